@@ -1,0 +1,47 @@
+# Copyright 2026 pi0_ros contributors. Licensed under the Apache License 2.0.
+"""Arrays to ROS messages and back: the only module beside ``nodes/`` that knows messages."""
+
+from __future__ import annotations
+
+import array
+
+import numpy as np
+from builtin_interfaces.msg import Time
+from sensor_msgs.msg import Image, JointState
+
+NANOSECONDS = 1_000_000_000
+
+
+def time_from_ns(nanoseconds: int) -> Time:
+    """Return a stamp; negative times, which a stamp cannot hold, become zero."""
+    seconds, rest = divmod(max(int(nanoseconds), 0), NANOSECONDS)
+    return Time(sec=seconds, nanosec=rest)
+
+
+def ns_from_time(stamp) -> int:
+    """Return a stamp in nanoseconds; 0 means that it was never set."""
+    return stamp.sec * NANOSECONDS + stamp.nanosec
+
+
+def joint_state(names, positions, stamp_ns: int) -> JointState:
+    """Return a JointState with positions only."""
+    message = JointState(name=list(names))
+    message.header.stamp = time_from_ns(stamp_ns)
+    message.position = array.array('d', np.asarray(positions, dtype=np.float64).tobytes())
+    return message
+
+
+def image_rgb8(rgb: np.ndarray, stamp_ns: int, frame_id: str = '') -> Image:
+    """
+    Return an rgb8 Image of a uint8 [H, W, 3] array.
+
+    The data are handed over as an ``array.array``: rclpy checks lists and bytes one by one, which
+    takes a second for a large frame (field report B12).
+    """
+    height, width, channels = rgb.shape
+    message = Image(height=height, width=width, encoding='rgb8', is_bigendian=0)
+    message.step = width * channels
+    message.header.frame_id = frame_id
+    message.header.stamp = time_from_ns(stamp_ns)
+    message.data = array.array('B', np.ascontiguousarray(rgb, dtype=np.uint8).tobytes())
+    return message
