@@ -9,6 +9,7 @@ file, the key, the value and what was expected.
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 from collections.abc import Mapping
@@ -193,7 +194,7 @@ class CameraSpec:
 
 @dataclass(frozen=True)
 class CollisionSpec:
-    """Distances [m] of the self-collision check: commands slow from the first, hold at the second."""
+    """Distances [m] of the self-collision check: slow from the first, hold at the second."""
 
     slow_distance: float = 0.08
     stop_distance: float = 0.03
@@ -229,7 +230,14 @@ class RobotSpec:
         """
         path = _find(name_or_path)
         try:
-            data = yaml.load(path.read_text(encoding='utf-8'), Loader=_UniqueKeyLoader)
+            text = path.read_text(encoding='utf-8')
+            if text.lstrip().startswith('<'):
+                what = 'an MJCF' if '<mujoco' in text else 'a URDF'
+                raise RobotError(
+                    f"{path}: this is XML ({what}?), not a pi0_ros robot; a URDF's path goes to "
+                    "the key 'urdf' of one (see config/robots/aloha.yaml)"
+                )
+            data = yaml.load(text, Loader=_UniqueKeyLoader)
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             what = ' '.join(str(error).split())
             raise RobotError(f'{path}: not a readable YAML file ({what})') from None
@@ -335,27 +343,30 @@ class RobotSpec:
 
 # --- reading the YAML -----------------------------------------------------------------------
 
-FOREIGN_KEYS = {
-    'joint_order': 'an Interbotix motor configuration',
-    'groups': 'an Interbotix modes file',
-    'singles': 'an Interbotix modes file',
-    'joint_limits': "MoveIt's joint_limits.yaml",
-    'default_velocity_scaling_factor': "MoveIt's joint_limits.yaml",
-    'robot': "Interbotix ALOHA 2.0's robot configuration",
-    'robot_type': 'a LeRobot or rosetta contract',
-    'robot_interface': 'a rosetta contract',
-    'embodiment_kind': 'an OpenRAL manifest',
-    'controller_manager': 'a ros2_control controllers file',
-    'ros__parameters': 'a ROS 2 parameter file',
-    'physical_ai_server': 'a ROBOTIS physical_ai_server configuration',
-    'repo_id': 'a LeRobot data set configuration',
-    'dataset_repo_id': "LeRobot's policy configuration",
-    'vision_type': 'a FlashRT model configuration',
-    'follower': 'a ros2_control controllers file',
-    '/**': 'a ROS 2 parameter file',
-    'shoulder_pan': 'a LeRobot motor calibration (ticks, not radians)',
+FOREIGN_FORMATS = {
+    'repo_id': ('a LeRobot data set configuration', 'cameras'),
+    'joint_order': ('an Interbotix motor configuration', 'arms[].joints'),
+    'groups': ('an Interbotix modes file', 'arms[].gripper.command_unit'),
+    'joint_limits': ("MoveIt's joint_limits.yaml", 'arms[].joints'),
+    'robot': ("Interbotix ALOHA 2.0's robot configuration", 'arms and cameras'),
+    'robot_type': ('a LeRobot or rosetta contract', 'arms and cameras'),
+    'embodiment_kind': ('an OpenRAL manifest', 'arms[].joints'),
+    'controller_manager': ('a ros2_control controllers file', 'arms[].output'),
+    'physical_ai_server': ('a ROBOTIS physical_ai_server configuration', 'arms and cameras'),
+    'dataset_repo_id': ("LeRobot's policy configuration", "the checkpoint's own config.json"),
+    'vision_type': ('a FlashRT model configuration', "the checkpoint's own config.json"),
+    'shoulder_pan': ('a LeRobot motor calibration (ticks, not radians)', 'arms[].joints'),
 }
-"""Keys of formats that people paste here, to say what the file is instead."""
+"""Formats that people paste here: the key that gives each away, its name, where that goes."""
+
+
+def _foreign_format(data: Mapping) -> str:
+    for key, (what, ours) in FOREIGN_FORMATS.items():
+        if key in data:
+            return f'{what}; what it says belongs under {ours}'
+    if any('ros__parameters' in str(value) for value in data.values()):
+        return 'a ROS 2 parameter file; controllers belong under arms[].output'
+    return ''
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
@@ -405,7 +416,7 @@ class _Section:
     def __init__(self, data, path: str, source: str):
         self.path, self.source = path, source
         if not isinstance(data, Mapping):
-            self.fail('', data, 'a mapping of keys to values')
+            self.fail('', data, 'a mapping of keys to values (see config/robots/aloha.yaml)')
         self.data = data
 
     def key(self, key: str) -> str:
@@ -423,8 +434,8 @@ class _Section:
             text, hint = str(key), ''
             if '$(' in text:
                 hint = '; it is an unresolved launch substitution'
-            elif not self.path and (text in FOREIGN_KEYS or _has_key(self.data[key], 'ros__parameters')):
-                hint = f'; this looks like {FOREIGN_KEYS.get(text, "a ROS 2 parameter file")}'
+            elif not self.path and _foreign_format(self.data):
+                hint = f'; this looks like {_foreign_format(self.data)}'
             else:
                 close = _closest(text, keys)
                 hint = f"; did you mean '{close}'?" if close else ''
@@ -487,13 +498,7 @@ class _Section:
         return [_Section(v, f'{self.key(key)}[{i}]', self.source) for i, v in enumerate(value)]
 
 
-def _has_key(value, key: str) -> bool:
-    return isinstance(value, Mapping) and (key in value or any(_has_key(v, key) for v in value.values()))
-
-
 def _closest(text: str, keys) -> str | None:
-    import difflib
-
     return next(iter(difflib.get_close_matches(text, keys, 1, 0.75)), None)
 
 
