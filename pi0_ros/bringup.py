@@ -62,7 +62,7 @@ class Argument:
 BOOLEAN = ('true', 'false')
 
 ARGUMENTS = (
-    Argument('checkpoint', '', 'directory or hub id of the checkpoint; needed unless policy is set'),
+    Argument('checkpoint', '', 'directory or hub id of the checkpoint'),
     Argument('prompt', '', 'instruction for the policy, such as "pick up the cube"'),
     Argument('robot', 'aloha', 'robot by name (config/robots) or path of its YAML file'),
     Argument('device', 'cuda', 'torch device that runs the model: cuda, cuda:1 or cpu'),
