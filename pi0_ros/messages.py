@@ -8,6 +8,8 @@ import array
 import numpy as np
 from builtin_interfaces.msg import Time
 from sensor_msgs.msg import Image, JointState
+from std_msgs.msg import Float64MultiArray
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 NANOSECONDS = 1_000_000_000
 
@@ -44,4 +46,27 @@ def image_rgb8(rgb: np.ndarray, stamp_ns: int, frame_id: str = '') -> Image:
     message.header.frame_id = frame_id
     message.header.stamp = time_from_ns(stamp_ns)
     message.data = array.array('B', np.ascontiguousarray(rgb, dtype=np.uint8).tobytes())
+    return message
+
+
+def float64_array(values) -> Float64MultiArray:
+    """Return a Float64MultiArray without layout, as forward_command_controller takes it."""
+    message = Float64MultiArray()
+    message.data = array.array('d', np.asarray(values, dtype=np.float64).tobytes())
+    return message
+
+
+def single_point_trajectory(names, positions, stamp_ns: int, delay_s: float) -> JointTrajectory:
+    """
+    Return a trajectory of one point that is reached ``delay_s`` after its stamp.
+
+    Positions only: joint_trajectory_controller refuses efforts, and velocities at the last point.
+    """
+    message = JointTrajectory(joint_names=list(names))
+    message.header.stamp = time_from_ns(stamp_ns)
+    point = JointTrajectoryPoint()
+    point.positions = array.array('d', np.asarray(positions, dtype=np.float64).tobytes())
+    seconds, rest = divmod(round(delay_s * NANOSECONDS), NANOSECONDS)
+    point.time_from_start.sec, point.time_from_start.nanosec = seconds, rest
+    message.points = [point]
     return message
