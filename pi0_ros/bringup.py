@@ -37,6 +37,8 @@ class Process:
 
     def command(self, namespace: str = '') -> list[str]:
         """Return the command line that starts it with this Python, outside of launch."""
+        if self.package != 'pi0_ros':
+            return [self.executable, *self.arguments]
         if not self.is_node:
             return [sys.executable, '-m', 'pi0_ros.cli', self.executable, *self.arguments]
         command = [sys.executable, '-m', f'pi0_ros.nodes.{self.executable}', *self.arguments]
@@ -194,6 +196,62 @@ def rviz_processes(robot: RobotSpec, simulated: bool) -> list[Process]:
         Process('rviz2', 'rviz2', parameters, ('-d', config), package='rviz2', required=False)
     )
     return processes
+
+
+RVIZ_ARGUMENTS = (
+    Argument('robot', 'aloha', 'robot by name (config/robots) or path of its YAML file'),
+    Argument('use_sim_time', 'false', 'follow /clock', BOOLEAN),
+)
+"""Arguments of ``rviz.launch.py``."""
+
+
+def rviz_graph(values: Mapping[str, str]) -> list[Process]:
+    """Return RViz, the robot's description and the predicted paths."""
+    simulated = values['use_sim_time'] == 'true'
+    common = {'robot': values['robot'], 'use_sim_time': simulated}
+    markers = Process('trajectory_markers', 'trajectory_markers', common, required=False)
+    return [markers, *rviz_processes(RobotSpec.load(values['robot']), simulated)]
+
+
+REPLAY_ARGUMENTS = (
+    Argument('bag', None, 'rosbag2 folder to play'),
+    Argument('rate', '1.0', 'speed of the playback'),
+    Argument('robot', 'aloha', 'robot by name (config/robots) or path of its YAML file'),
+    Argument('checkpoint', '', 'run this checkpoint on the bag; empty: show the bag only'),
+    Argument('prompt', '', 'instruction for the policy'),
+    Argument('device', 'cuda', 'torch device that runs the model: cuda, cuda:1 or cpu'),
+    Argument('rviz', 'true', 'start RViz', BOOLEAN),
+)
+"""Arguments of ``replay.launch.py``."""
+
+
+def replay_graph(values: Mapping[str, str]) -> list[Process]:
+    """
+    Return the processes that play a bag in simulated time and show what the policy would do.
+
+    No safety filter runs and no hardware topic is played: nothing can move an arm. For numbers
+    instead of pictures use ``pi0_ros replay``, which needs no ROS graph.
+    """
+    robot = RobotSpec.load(values['robot'])
+    common = {'robot': values['robot'], 'use_sim_time': True}
+    play = ['bag', 'play', values['bag'], '--clock', '100', '--rate', values['rate']]
+    play += ['--qos-profile-overrides-path', str(share_path('config/replay_qos.yaml'))]
+    topics = [camera.topic for camera in robot.cameras.values()]
+    topics += [topic for topic, _ in robot.joint_state_sources]
+    recorded = ['/tf', '/tf_static', '/robot_description', '/joint_command']
+    if not values['checkpoint']:
+        recorded += ['/action_chunk', '/joint_command_raw']
+    play += ['--topics', *topics, *recorded]
+    graph = [
+        Process('bag_player', 'ros2', arguments=tuple(play), package='ros2cli', is_node=False)
+    ]
+    if values['checkpoint']:
+        parameters = {k: values[k] for k in ('checkpoint', 'prompt', 'device')}
+        graph.append(Process('policy_node', 'policy_node', {**common, **parameters}))
+    graph.append(Process('trajectory_markers', 'trajectory_markers', common, required=False))
+    if values['rviz'] == 'true':
+        graph += rviz_processes(robot, simulated=True)
+    return graph
 
 
 def urdf_text(robot: RobotSpec) -> str:
