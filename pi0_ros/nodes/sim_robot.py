@@ -78,6 +78,12 @@ class LockStep:
             self._talking[peer] = True
             self._changed.notify_all()
 
+    def forget(self) -> None:
+        """Wait for nobody until somebody speaks again; ends a wait in progress."""
+        with self._changed:
+            self._talking = dict.fromkeys(self._talking, False)
+            self._changed.notify_all()
+
     def wait(self, timeout: float) -> None:
         """Return when every talking peer has spoken since the last call, or after ``timeout``."""
         deadline = time.monotonic() + timeout
@@ -196,6 +202,7 @@ class SimRobot(ManagedNode):
 
     def deactivate(self) -> None:
         self._running.clear()
+        self._lockstep.forget()
         self._idle.wait(5.0)
 
     def cleanup(self) -> None:
