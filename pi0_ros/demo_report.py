@@ -199,7 +199,7 @@ def plot_joints(run: Run, robot: RobotSpec, path: Path) -> None:
             panels[rows - 1, column].set_xlabel('simulated time [s]', color=MUTED)
         handles, labels = panels[0, 0].get_legend_handles_labels()
         figure.suptitle(
-            f'{robot.name}: commanded against measured', x=0.01, ha='left', fontsize=12
+            f'{robot.name}: commanded against measured', x=0.01, y=0.992, ha='left', fontsize=12
         )
         figure.legend(
             handles, labels, loc='upper right', ncols=len(labels), frameon=False, fontsize=9
@@ -270,7 +270,8 @@ def animate_top_camera(
             if paths is not None:
                 done = int((now - run.chunks[chunk_at][1]) * robot.policy_rate)
                 ahead = paths[min(max(done, 0), len(paths) - 1) :]
-            picture = Image.fromarray(sim.render('cam_high', height, width))
+            twice = Image.fromarray(sim.render('cam_high', 2 * height, 2 * width))
+            picture = twice.resize((width, height), Image.Resampling.BOX)  # smooth edges
             _draw_paths(picture, sim, ahead, np.array(trail))
             picture = _label(picture, f'{now - begin:5.1f} s', font)
             if palette is None:

@@ -395,6 +395,8 @@ class AlohaSim:
 
     def _make_renderer(self, height: int, width: int):
         mujoco = self._mujoco
+        self.model.vis.global_.offwidth = width  # the size of the frame buffer to be made
+        self.model.vis.global_.offheight = height
         try:
             renderer = mujoco.Renderer(self.model, height, width)
         except Exception as error:  # noqa: B902 - the backends raise their own, undocumented ones
