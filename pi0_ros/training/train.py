@@ -1,0 +1,310 @@
+# Copyright 2026 pi0_ros contributors. Licensed under the Apache License 2.0.
+"""
+``pi0_ros train``: flow matching on demonstrations, from a fresh small pi0.
+
+The model is the ordinary one (SigLIP, Gemma, action expert) at a size from :data:`POCKET`; the
+loss is its own ``loss``. AdamW, cosine schedule with warm-up, gradient clipping, an exponential
+moving average that becomes the checkpoint, resume from any saved step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pi0_ros.errors import Pi0RosError
+
+POCKET = {
+    'vision': {'hidden': 128, 'layers': 2, 'heads': 4, 'mlp': 512, 'patch': 16, 'image': 128},
+    'text': {
+        'width': 128, 'depth': 3, 'heads': 4, 'kv_heads': 1, 'head_dim': 32, 'mlp': 512,
+        'vocab': 512,
+    },
+    'expert': {'width': 128, 'depth': 3, 'heads': 4, 'kv_heads': 1, 'head_dim': 32, 'mlp': 512},
+    'chunk': 50, 'max_state_dim': 32, 'max_action_dim': 32, 'num_steps': 10, 'n_cams': 3,
+}  # fmt: skip
+"""Sizes of the pocket pi0, about two million parameters."""
+
+STATE_NOISE = 0.05
+"""Standard deviation of noise on the normalised state; keeps the policy from copying it."""
+STATE_DROPOUT = 0.1
+"""Share of samples that see no state at all, so that the images are looked at."""
+CONTRAST = 40.0
+"""Grey levels that one unit of a whitened picture stands for."""
+
+
+@dataclass(frozen=True)
+class Demonstrations:
+    """The folder that ``pi0_ros demonstrate`` writes, memory-mapped."""
+
+    images: np.ndarray  # uint8 [frames, H, W, 3]
+    steps: np.ndarray  # int64 [frames]
+    states: np.ndarray  # float32 [steps, dof]
+    actions: np.ndarray  # float32 [steps, dof]
+    ends: np.ndarray  # int64 [episodes]
+    meta: dict
+
+    @classmethod
+    def load(cls, folder: Path) -> Demonstrations:
+        """
+        Open a folder.
+
+        :raises Pi0RosError: naming the file that is missing.
+        """
+        names = ('images', 'steps', 'states', 'actions', 'ends')
+        for name in (*(f'{n}.npy' for n in names), 'meta.json'):
+            if not (folder / name).is_file():
+                raise Pi0RosError(
+                    f"{folder} holds no demonstrations ('{name}' is missing); "
+                    'write some with: pi0_ros demonstrate --out FOLDER'
+                )
+        arrays = {n: np.load(folder / f'{n}.npy', mmap_mode='r') for n in names}
+        return cls(**arrays, meta=json.loads((folder / 'meta.json').read_text()))
+
+    def chunks(self, frames: np.ndarray, length: int) -> np.ndarray:
+        """Return the next ``length`` actions from each frame, the last one repeated at the end."""
+        starts = self.steps[frames]
+        last = self.ends[np.searchsorted(self.ends, starts, side='right')] - 1
+        rows = np.minimum(starts[:, None] + np.arange(length), last[:, None])
+        return self.actions[rows]
+
+
+def spread(values: np.ndarray) -> dict[str, list[float]]:
+    """Return mean, std and the 1 and 99 per cent quantiles of each column."""
+    values = values.astype(np.float64)
+    q01, q99 = np.quantile(values, [0.01, 0.99], axis=0)
+    return {
+        'mean': values.mean(0).tolist(), 'std': values.std(0).tolist(),
+        'q01': q01.tolist(), 'q99': q99.tolist(),
+    }  # fmt: skip
+
+
+def learning_rate(step: int, steps: int, peak: float, warm_up: int) -> float:
+    """Return the rate of a step: linear warm-up, then half a cosine down to a fiftieth."""
+    if step < warm_up:
+        return peak * (step + 1) / warm_up
+    fraction = (step - warm_up) / max(1, steps - warm_up)
+    return peak * (0.02 + 0.98 * 0.5 * (1.0 + math.cos(math.pi * min(fraction, 1.0))))
+
+
+def sine_cosine_positions(side: int, width: int) -> np.ndarray:
+    """Return two-dimensional position embeddings of unit scale, float32 [side * side, width]."""
+    quarter = width // 4
+    rates = 1.0 / 100.0 ** (np.arange(quarter) / quarter)
+    rows, columns = np.mgrid[:side, :side].reshape(2, -1, 1)
+    parts = [f(axis * rates) for axis in (rows, columns) for f in (np.sin, np.cos)]
+    return (np.concatenate(parts, axis=1) * math.sqrt(2.0)).astype(np.float32)
+
+
+def initialise_vision(model, mean_image: np.ndarray) -> None:
+    """
+    Give the image encoder initial values with which it learns to see in minutes.
+
+    The patch embedding gets the scale of whitened pictures; the mean picture's share of it is
+    subtracted in the position embedding, which also starts as sines and cosines of row and column.
+    Both are ordinary weights of SigLIP: nothing of the architecture changes.
+
+    :param mean_image: float [H, W, 3] RGB, 0..255.
+    """
+    import torch
+
+    vision = model.vision
+    patch, hidden = vision.patch_size, vision.patch.out_features
+    with torch.no_grad():
+        vision.patch.weight.normal_(std=127.5 / CONTRAST / math.sqrt(vision.patch.in_features))
+        vision.patch.bias.zero_()
+        mean = torch.from_numpy(mean_image.astype(np.float32) / 127.5 - 1.0).permute(2, 0, 1)
+        patches = torch.nn.functional.unfold(mean[None], patch, stride=patch)[0].T
+        side = math.isqrt(vision.position.shape[0])
+        vision.position.copy_(torch.from_numpy(sine_cosine_positions(side, hidden)))
+        vision.position.sub_(patches @ vision.patch.weight.T)
+
+
+class Average:
+    """An exponential moving average of a model's parameters."""
+
+    def __init__(self, model, decay: float):
+        self.decay = decay
+        self.values = {n: p.detach().clone() for n, p in model.named_parameters()}
+
+    def update(self, model, step: int) -> None:
+        """Follow the model; early steps count more, so that the start is forgotten."""
+        decay = min(self.decay, (1.0 + step) / (10.0 + step))
+        for name, parameter in model.named_parameters():
+            self.values[name].lerp_(parameter.detach(), 1.0 - decay)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--data', type=Path, required=True, help='folder of demonstrations')
+    parser.add_argument('--out', type=Path, required=True, help='checkpoint to write')
+    parser.add_argument('--steps', type=int, default=5400)
+    parser.add_argument('--batch', type=int, default=32)
+    parser.add_argument('--lr', type=float, default=1e-3, help='peak learning rate')
+    parser.add_argument('--warm-up', type=int, default=100, help='steps')
+    parser.add_argument('--ema', type=float, default=0.998, help='decay of the average')
+    parser.add_argument('--weight-decay', type=float, default=0.01)
+    parser.add_argument('--clip', type=float, default=1.0, help='largest gradient norm')
+    parser.add_argument('--threads', type=int, default=1, help='of torch')
+    parser.add_argument('--seed', type=int, default=0)
+    parser.add_argument('--save-every', type=int, default=500, help='steps between saves')
+    parser.add_argument('--resume', action='store_true', help='go on from the last save')
+
+
+def run(args: argparse.Namespace) -> int:
+    import torch
+    from rich.progress import Progress, TimeRemainingColumn
+
+    from pi0_ros.policy.config import Pi0Config
+    from pi0_ros.policy.model import Pi0Model
+
+    data = Demonstrations.load(args.data)
+    config = Pi0Config.from_dims(POCKET, 'pi0')
+    size, dof = config.vision.image, data.actions.shape[1]
+    if data.images.shape[1:3] != (size, size):
+        raise Pi0RosError(
+            f'{args.data} has pictures of {data.images.shape[1:3]} pixels, the model sees '
+            f'{size}x{size}; demonstrate again with --image-size {size}'
+        )
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(args.threads)
+    rng = np.random.default_rng(args.seed)
+    statistics = {'state': spread(data.states[:]), 'actions': spread(data.actions[:])}
+    model = Pi0Model.random(config, args.seed)
+    sample = np.sort(rng.choice(len(data.images), min(512, len(data.images)), replace=False))
+    initialise_vision(model, data.images[sample].mean(axis=0))
+    model.train()
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=args.weight_decay
+    )
+    average, losses, first = Average(model, args.ema), [], 0
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.resume:
+        first, losses = restore(args.out, model, optimizer, average)
+    normal = {k: (np.array(v['mean']), np.array(v['std']) + 1e-6) for k, v in statistics.items()}
+    tokens, token_masks = prompt_tokens(data.meta['prompt'], config, args.batch)
+    columns = ['[progress.description]{task.description}', *Progress.get_default_columns()[1:3],
+               TimeRemainingColumn()]  # fmt: skip
+    with Progress(*columns) as progress:
+        task = progress.add_task('training', total=args.steps, completed=first)
+        for step in range(first, args.steps):
+            # one generator per step: a resumed run draws what an uninterrupted one draws
+            draw = np.random.default_rng((args.seed, step))
+            torch.manual_seed(args.seed * 1_000_003 + step)
+            frames = np.sort(draw.integers(len(data.images), size=args.batch))
+            images = torch.from_numpy(data.images[frames].astype(np.float32) / 127.5 - 1.0)
+            mean, std = normal['state']
+            state = (data.states[data.steps[frames]] - mean) / std
+            state = state + STATE_NOISE * draw.standard_normal(state.shape)
+            state[draw.random(args.batch) < STATE_DROPOUT] = 0.0
+            mean, std = normal['actions']
+            actions = (data.chunks(frames, config.chunk) - mean) / std
+            time = torch.distributions.Beta(1.5, 1.0).sample((args.batch,)) * 0.999 + 0.001
+            loss = model.loss(
+                [images.permute(0, 3, 1, 2).contiguous()],
+                [torch.ones(args.batch, dtype=torch.bool)],
+                tokens, token_masks,
+                padded(state, config.max_state_dim), padded(actions, config.max_action_dim),
+                torch.randn(args.batch, config.chunk, config.max_action_dim), time,
+            )[..., :dof].mean()  # fmt: skip
+            for group in optimizer.param_groups:
+                group['lr'] = learning_rate(step, args.steps, args.lr, args.warm_up)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip)
+            optimizer.step()
+            average.update(model, step)
+            losses.append(float(loss.detach()))
+            recent = float(np.mean(losses[-50:]))
+            progress.update(task, advance=1, description=f'loss {recent:.4f}')
+            if (step + 1) % args.save_every == 0 or step + 1 == args.steps:
+                save(args.out, model, optimizer, average, losses, statistics, data.meta)
+                print(f'step {step + 1}: loss {recent:.4f}', flush=True)
+    return 0
+
+
+def padded(values: np.ndarray, width: int):
+    """Return float32 values with the last axis filled up with zeros."""
+    import torch
+
+    result = torch.zeros(*values.shape[:-1], width)
+    result[..., : values.shape[-1]] = torch.from_numpy(np.asarray(values, dtype=np.float32))
+    return result
+
+
+def word_tokenizer(texts):
+    """
+    Return a tokenizer whose tokens are the words of some prompts.
+
+    Ids follow PaliGemma's convention: pad 0, eos 1, bos 2; a newline is a token of its own.
+    """
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+
+    words = sorted({word for text in texts for word in text.split()})
+    vocabulary = ['<pad>', '<eos>', '<bos>', '<unk>', '\n', *words]
+    tokenizer = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token='<unk>')
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(['<pad>', '<eos>', '<bos>', '<unk>'])
+    tokenizer.add_tokens([AddedToken('\n', normalized=False)])
+    return tokenizer
+
+
+def prompt_tokens(prompt: str, config, batch: int):
+    """Return tokens and masks [batch, L] of one prompt: bos, words, newline."""
+    import torch
+
+    ids = word_tokenizer([prompt]).encode(prompt + '\n', add_special_tokens=False).ids
+    tokens = torch.tensor([2, *ids]).repeat(batch, 1)
+    return tokens, torch.ones_like(tokens, dtype=torch.bool)
+
+
+def save(folder: Path, model, optimizer, average: Average, losses, statistics, meta) -> None:
+    """Write everything needed to deploy and to go on: safetensors and JSON, no pickle."""
+    import torch
+    from safetensors.torch import save_file
+
+    state = {f'model.{n}': p.detach().contiguous() for n, p in model.named_parameters()}
+    state |= {f'average.{n}': v.contiguous() for n, v in average.values.items()}
+    names = [n for n, _ in model.named_parameters()]
+    for name, (_, slot) in zip(names, optimizer.state.items()):
+        state[f'exp_avg.{name}'] = slot['exp_avg']
+        state[f'exp_avg_sq.{name}'] = slot['exp_avg_sq']
+    state['losses'] = torch.tensor(losses, dtype=torch.float64)
+    part = folder / 'training.part'
+    save_file(state, str(part))
+    part.replace(folder / 'training.safetensors')
+    (folder / 'statistics.json').write_text(json.dumps({'norm_stats': statistics}) + '\n')
+    (folder / 'training.json').write_text(json.dumps(meta, indent=1) + '\n')
+
+
+def restore(folder: Path, model, optimizer, average: Average) -> tuple[int, list[float]]:
+    """
+    Load what :func:`save` wrote.
+
+    :return: the next step and the losses so far.
+    :raises Pi0RosError: when there is nothing to go on from.
+    """
+    import torch
+    from safetensors.torch import load_file
+
+    path = folder / 'training.safetensors'
+    if not path.is_file():
+        raise Pi0RosError(f'{folder} holds no saved training to resume; leave --resume out')
+    state = load_file(str(path))
+    losses = state['losses'].tolist()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(state[f'model.{name}'])
+            average.values[name].copy_(state[f'average.{name}'])
+            optimizer.state[parameter] = {
+                'step': torch.tensor(float(len(losses))),
+                'exp_avg': state[f'exp_avg.{name}'],
+                'exp_avg_sq': state[f'exp_avg_sq.{name}'],
+            }
+    return len(losses), losses
