@@ -1,0 +1,269 @@
+# Copyright 2026 pi0_ros contributors. Licensed under the Apache License 2.0.
+"""
+Chunks in, one setpoint a tick out, each with the time at which it is due.
+
+Times are seconds of the caller's tick clock (steady when live, ``/clock`` when simulated) and are
+always passed in; nothing here reads a clock, sleeps or imports ROS.
+
+Rows and time. Setpoints are due ``1 / control_rate`` apart and are handed out ``lead`` ahead. Row
+0 of a chunk replaces the first setpoint due after the observation that it was predicted from, so a
+chunk starts at the row given by how many rows of the previous motion have been sent with a due
+time after that observation. They are counted from what was really sent: standing still, at start
+or after running dry, skips nothing. The count may be a fraction of a row, because cameras do not
+run in step with the ticks; setpoints in between are then interpolated, as they are when
+``policy_rate`` differs from ``control_rate``.
+
+Holding. When a chunk is used up before the next one arrives, the last setpoint is repeated every
+tick (the arm stands, the stream lives), and the next chunk starts from there. ``clear`` ends the
+stream: nothing is handed out until a new chunk arrives.
+
+Stalls. A caller that comes late by up to ``lead`` gets every setpoint that it missed at once, due
+at even times. When it is later than that, rows are neither skipped nor sent in the past: due times
+move on to ``now + lead``, and the arm pauses instead of jumping.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from pi0_ros.control.chunk import ActionChunk, at_rows, resample
+from pi0_ros.control.stitching import Stitcher
+from pi0_ros.errors import Pi0RosError
+
+HISTORY_S = 10.0
+"""How far back sent setpoints are remembered; an inference slower than this skips too little."""
+
+TOLERANCE_S = 1e-6
+"""Resolution of times: a float holds seconds since 1970 to a quarter of a microsecond."""
+
+
+@dataclass(frozen=True)
+class Setpoint:
+    """
+    One row on its way: ``positions`` float64 [dof] in policy units, due at ``due`` [s].
+
+    ``sequence`` and ``row`` say where it comes from; ``holding``: a repetition, the queue is dry.
+    """
+
+    due: float
+    positions: np.ndarray
+    sequence: int
+    row: float
+    holding: bool = False
+
+
+@dataclass(frozen=True)
+class Status:
+    """Counters since construction, and the present state, for diagnostics."""
+
+    state: str  # 'idle' | 'executing' | 'dry'
+    sequence: int
+    row: float
+    setpoints_left: int
+    chunk_age: float  # s since the observation of the chunk in execution
+    setpoints: int
+    holds: int
+    dry_runs: int
+    chunks: int
+    chunks_expired: int
+    rows_skipped: float
+    last_skip: float
+    ticks_late: int
+    stalls: int
+    worst_late: float  # s
+
+
+class ChunkExecutor:
+    """
+    Owns the queue of setpoints. Every method may be called from any thread and returns at once.
+
+    :param dof: joints.
+    :param control_rate: setpoints per second [Hz].
+    :param policy_rate: rows of a chunk per second [Hz].
+    :param stitcher: joins a new chunk to the old one.
+    :param execution_horizon: rows of a chunk, counted from its observation, after which the next
+        chunk should be there.
+    :param lead: how far ahead of its due time a setpoint is handed out [s].
+    """
+
+    def __init__(
+        self, dof: int, control_rate: float, policy_rate: float, stitcher: Stitcher,
+        execution_horizon: int = 25, lead: float | None = None,
+    ):  # fmt: skip
+        if not (control_rate > 0.0 and policy_rate > 0.0):
+            raise Pi0RosError(f'rates {control_rate} and {policy_rate} Hz must be positive')
+        self.dof = dof
+        self.period = 1.0 / control_rate
+        self.row_dt = 1.0 / policy_rate
+        self.rows_per_tick = self.period / self.row_dt
+        self.lead = 2 * self.period if lead is None else lead
+        self.execution_horizon = execution_horizon
+        self.stitcher = stitcher
+        self._lock = threading.Lock()
+        self._sent: deque[Setpoint] = deque(maxlen=math.ceil(HISTORY_S * control_rate))
+        self._counts = dict.fromkeys(
+            ('setpoints', 'holds', 'dry_runs', 'chunks', 'chunks_expired', 'ticks_late', 'stalls'),
+            0,
+        )
+        self._rows_skipped = self._last_skip = self._worst_late = 0.0
+        self._last_sequence = -1
+        self._reset()
+
+    def _reset(self) -> None:
+        self._plan = np.empty((0, self.dof))
+        self._cursor = 0
+        self._chunk: ActionChunk | None = None
+        self._first_row = 0.0
+        self._anchor: float | None = None  # due time of tick 0; None: no stream
+        self._tick = 0
+        self._sent.clear()
+
+    # -- chunks ---------------------------------------------------------------------------------
+    def install(self, chunk: ActionChunk, now: float) -> bool:
+        """
+        Let a chunk take over from the next tick on.
+
+        :return: False when it is older than the present one or all of its rows have passed.
+        """
+        with self._lock:
+            if chunk.sequence <= self._last_sequence:
+                return False
+            skip = self._rows_since(chunk.observed_at)
+            fresh = resample(chunk.actions, skip, self.rows_per_tick)
+            if not len(fresh):
+                self._counts['chunks_expired'] += 1
+                return False
+            last = self._sent[-1].positions if self._sent else None
+            self._plan = self.stitcher.stitch(
+                last, self._plan[self._cursor :], fresh, chunk, skip, self.rows_per_tick
+            )
+            self._cursor, self._chunk, self._first_row = 0, chunk, skip
+            self._last_sequence = chunk.sequence
+            self._counts['chunks'] += 1
+            self._rows_skipped += skip
+            self._last_skip = skip
+            if self._anchor is None:
+                self._anchor, self._tick = now + self.lead, 0
+            return True
+
+    def clear(self) -> None:
+        """End the stream and forget what was sent (a fault, a reset, a jump of the clock)."""
+        with self._lock:
+            self._reset()
+
+    def wants_chunk(self, expected_inference: float = 0.0) -> bool:
+        """
+        Return whether the next inference should start now.
+
+        :param expected_inference: how long it will probably take [s].
+        """
+        with self._lock:
+            if self._chunk is None or self._cursor >= len(self._plan):
+                return True
+            horizon = min(self.execution_horizon, len(self._chunk))
+            return self._next_row() + expected_inference / self.row_dt >= horizon - 1e-6
+
+    def upcoming(self, observed_at: float) -> np.ndarray:
+        """
+        Return the present motion as a new chunk's rows would see it, for real-time chunking.
+
+        :param observed_at: time of the new chunk's observation [s].
+        :return: float64 [K, dof], row i due ``(i + 1) * row_dt`` after it; K = 0 without motion.
+        """
+        with self._lock:
+            if self._chunk is None or self._cursor >= len(self._plan):
+                return np.empty((0, self.dof))
+            sent = [s for s in self._sent if s.due > observed_at - self.period]
+            positions = np.vstack([*(s.positions[None] for s in sent), self._plan[self._cursor :]])
+            left = len(self._plan) - self._cursor
+            dues = np.array(
+                [s.due for s in sent] + [self._due(self._tick + i) for i in range(left)]
+            )
+            count = int(np.floor((dues[-1] - observed_at) / self.row_dt + 1e-6))
+            wanted = observed_at + self.row_dt * np.arange(1, count + 1)
+            return at_rows(positions, np.interp(wanted, dues, np.arange(len(dues))))
+
+    def delay_rows(self, observed_at: float, now: float, expected_inference: float) -> int:
+        """Return how many rows will have been handed out when an inference begun now is done."""
+        return math.ceil(
+            (now - observed_at + self.lead + expected_inference) / self.row_dt - 1e-3
+        )
+
+    # -- setpoints ------------------------------------------------------------------------------
+    def poll(self, now: float) -> list[Setpoint]:
+        """Return the setpoints to send now: those due within ``lead`` and not yet handed out."""
+        with self._lock:
+            if self._anchor is None:
+                return []
+            late = now - (self._due(self._tick) - self.lead)
+            if late > self.period / 2:
+                self._counts['ticks_late'] += 1
+            self._worst_late = max(self._worst_late, late)
+            if late > self.lead + TOLERANCE_S and late > self.period:
+                self._counts['stalls'] += 1
+                self._anchor, self._tick = now + self.lead, 0
+            out = []
+            while self._due(self._tick) - self.lead <= now + TOLERANCE_S:
+                out.append(self._next_setpoint())
+            return out
+
+    def next_poll(self) -> float | None:
+        """Return when ``poll`` has something to hand out [s]; None: not before a chunk comes."""
+        with self._lock:
+            return None if self._anchor is None else self._due(self._tick) - self.lead
+
+    def status(self, now: float) -> Status:
+        with self._lock:
+            chunk = self._chunk
+            left = len(self._plan) - self._cursor
+            return Status(
+                state='idle' if self._anchor is None else 'executing' if left else 'dry',
+                sequence=chunk.sequence if chunk else -1,
+                row=self._next_row() if chunk else 0.0,
+                setpoints_left=left,
+                chunk_age=now - chunk.observed_at if chunk else 0.0,
+                rows_skipped=self._rows_skipped,
+                last_skip=self._last_skip,
+                worst_late=self._worst_late,
+                **self._counts,
+            )
+
+    # -- private, with the lock held --------------------------------------------------------------
+    def _due(self, tick: int) -> float:
+        return self._anchor + tick * self.period
+
+    def _next_row(self) -> float:
+        return self._first_row + self._cursor * self.rows_per_tick
+
+    def _rows_since(self, observed_at: float) -> float:
+        rows = 0.0
+        for setpoint in reversed(self._sent):
+            part = min(setpoint.due - observed_at, self.period)
+            if part <= 0.0:
+                break
+            if not setpoint.holding:
+                rows += part / self.row_dt
+        return rows
+
+    def _next_setpoint(self) -> Setpoint:
+        due = self._due(self._tick)
+        self._tick += 1
+        holding = self._cursor >= len(self._plan)
+        if holding:
+            last = self._sent[-1]
+            self._counts['holds'] += 1
+            self._counts['dry_runs'] += not last.holding
+            setpoint = Setpoint(due, last.positions, last.sequence, last.row, True)
+        else:
+            setpoint = Setpoint(
+                due, self._plan[self._cursor], self._chunk.sequence, self._next_row()
+            )
+            self._cursor += 1
+        self._counts['setpoints'] += 1
+        self._sent.append(setpoint)
+        return setpoint

@@ -1,0 +1,69 @@
+# Copyright 2026 pi0_ros contributors. Licensed under the Apache License 2.0.
+"""Chunks are accepted or refused as a whole; resampling keeps rows in order."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pi0_ros.control import ActionChunk, ChunkError
+from pi0_ros.control.chunk import resample
+
+DOF = 14
+GOOD = np.arange(50 * DOF, dtype=np.float32).reshape(50, DOF)
+
+
+def with_nan(row):
+    bad = GOOD.copy()
+    bad[row, 3] = np.nan
+    return bad
+
+
+@pytest.mark.parametrize(
+    ('actions', 'said'),
+    [
+        (GOOD[:, :13], r'\(50, 13\)'),
+        (np.zeros((50, 32)), r'\(50, 32\)'),  # B54: padding of the model never passes as joints
+        (np.zeros((0, DOF)), r'\(0, 14\)'),
+        (np.zeros(DOF), r'\(14,\)'),
+        (GOOD.astype(object), 'dtype object'),
+        (GOOD > 3, 'dtype bool'),
+        (with_nan(30), 'nan at row 30, joint 3'),
+        (np.full((50, DOF), np.inf), 'inf at row 0'),
+        (None, 'dtype object'),
+        ('text', 'dtype'),
+    ],
+)
+def test_b47_malformed_chunk_is_refused_as_a_whole(actions, said):
+    with pytest.raises(ChunkError, match=said):
+        ActionChunk.of(actions, DOF)
+
+
+def test_chunk_is_a_read_only_copy_in_float32():
+    source = GOOD.astype(np.float64)
+    chunk = ActionChunk.of(source, DOF, sequence=3)
+    source[:] = 0.0
+    np.testing.assert_array_equal(chunk.actions, GOOD)
+    assert chunk.actions.dtype == np.float32
+    with pytest.raises(ValueError, match='read-only'):
+        chunk.actions[0, 0] = 1.0
+
+
+def test_whole_rows_come_out_unchanged():
+    np.testing.assert_array_equal(resample(GOOD, 7.0, 1.0), GOOD[7:])
+
+
+@given(
+    rows=st.integers(1, 40),
+    start=st.floats(0.0, 50.0),
+    step=st.floats(0.1, 3.0),
+)
+def test_resampled_ramp_stays_a_ramp_inside_the_chunk(rows, start, step):
+    ramp = np.arange(rows, dtype=np.float64)[:, None]
+    out = resample(ramp, start, step)[:, 0]
+    if start > rows - 1 + 1e-6:
+        assert len(out) == 0
+        return
+    assert out[0] == pytest.approx(start, abs=2e-6)
+    assert out[-1] <= rows - 1 and rows - 1 - out[-1] < step + 1e-5  # nothing left unsent
+    np.testing.assert_allclose(np.diff(out), step, atol=3e-6)
