@@ -6,6 +6,7 @@ from __future__ import annotations
 import array
 
 import numpy as np
+from builtin_interfaces.msg import Duration as DurationMsg
 from builtin_interfaces.msg import Time
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Float64MultiArray
@@ -69,4 +70,34 @@ def single_point_trajectory(names, positions, stamp_ns: int, delay_s: float) -> 
     seconds, rest = divmod(round(delay_s * NANOSECONDS), NANOSECONDS)
     point.time_from_start.sec, point.time_from_start.nanosec = seconds, rest
     message.points = [point]
+    return message
+
+
+def stamp_of_serialized(data: bytes) -> int:
+    """
+    Return the header stamp [ns] of a serialized message that begins with a header.
+
+    Reads the first field of the CDR encoding (OMG DDSI-RTPS 10.2: 4 bytes of encapsulation, then
+    the members in order), so that images need not be deserialized when they arrive.
+    """
+    order = 'little' if data[1] & 1 else 'big'
+    seconds = int.from_bytes(data[4:8], order, signed=True)
+    return seconds * NANOSECONDS + int.from_bytes(data[8:12], order)
+
+
+def chunk_message(chunk, names, seed: int = 0) -> JointTrajectory:
+    """
+    Return an ActionChunk as the message of ``action_chunk``.
+
+    Stamped with its observation; row i at ``(i + 1) * dt``. ``frame_id`` is
+    ``seq=<number of the inference>;seed=<seed of its noise>``, with which replay repeats it.
+    """
+    message = JointTrajectory(joint_names=list(names))
+    message.header.stamp = time_from_ns(chunk.stamp_ns)
+    message.header.frame_id = f'seq={chunk.sequence};seed={seed}'
+    for i, row in enumerate(np.asarray(chunk.actions, dtype=np.float64)):
+        seconds, rest = divmod(round((i + 1) * chunk.dt * NANOSECONDS), NANOSECONDS)
+        point = JointTrajectoryPoint(time_from_start=DurationMsg(sec=seconds, nanosec=rest))
+        point.positions = array.array('d', row.tobytes())
+        message.points.append(point)
     return message
