@@ -55,8 +55,12 @@ def test_link_poses_agree_with_pinocchio(model):
     from pi0_ros.kinematics import ForwardKinematics
 
     reference = ForwardKinematics(URDF, ALOHA)
-    child = {'left/waist': 'left/shoulder_link', 'left/wrist_rotate': 'left/gripper_link',
-             'right/elbow': 'right/upper_forearm_link', 'right/wrist_rotate': 'right/gripper_link'}  # fmt: skip
+    child = {
+        'left/waist': 'left/shoulder_link',
+        'left/wrist_rotate': 'left/gripper_link',
+        'right/elbow': 'right/upper_forearm_link',
+        'right/wrist_rotate': 'right/gripper_link',
+    }
     for command in random_poses(20):
         expected = reference.link_poses(command)
         poses = model._chain.poses(command)

@@ -1,0 +1,250 @@
+# Copyright 2026 pi0_ros contributors. Licensed under the Apache License 2.0.
+"""
+What the safety filter takes from its inputs: by name, whole, or not at all.
+
+Used by ``nodes.safety_filter``; knows no messages, only their fields, and is told the time (s, on
+the filter's own clock). Nothing here is trusted: every reader returns a reason when it refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from pi0_ros.robot import RobotSpec
+
+CACHED_ORDERS = 16
+"""Orders of joint names that a reader remembers; a driver has one, an attacker many."""
+
+RIVAL_WINDOW = 0.5
+"""How long [s] after its last message a publisher still counts as a commander."""
+
+
+class MeasuredPose:
+    """
+    The measured pose, merged by name from any number of joint-state topics.
+
+    A pose is complete when EVERY configured joint was read since the last complete pose, each
+    within ``max_age`` seconds: a gripper's message on a shared topic is not the arm's (B14), and a
+    silent arm makes no pose.
+    """
+
+    def __init__(self, robot: RobotSpec, max_age: float):
+        self._names = robot.state_names
+        self._max_age = max_age
+        self._positions = np.full(robot.dof, np.nan)
+        self._read_at = np.full(robot.dof, -np.inf)
+        self._seen = np.zeros(robot.dof, dtype=bool)
+        self._index = {topic: _names_on(robot, topic) for topic, _ in robot.joint_state_sources}
+        self._orders: dict[tuple, tuple[np.ndarray, np.ndarray] | str] = {}
+
+    def add(
+        self, topic: str, names: Sequence[str], positions: Sequence[float], now: float
+    ) -> tuple[np.ndarray | None, str]:
+        """
+        Merge one message.
+
+        :return: the pose float64 [dof] in the order of ``state_names`` when this message completed
+            it, else None; and why the message was refused, '' when it was not. A message without
+            positions, or without a joint of ours, is neither: it is ignored.
+        """
+        if len(positions) == 0 and len(names):
+            return None, ''
+        if len(names) != len(positions):
+            return None, f'{topic}: {len(names)} names and {len(positions)} positions; ignored'
+        if len(names) == 0:
+            return None, f'{topic}: a message without joint names; ignored'
+        order = self._order(topic, tuple(names))
+        if isinstance(order, str):
+            return None, order
+        ours, theirs = order
+        if len(ours) == 0:
+            return None, ''
+        values = np.asarray(positions, dtype=np.float64)[theirs]
+        if not np.isfinite(values).all():
+            bad = int(np.flatnonzero(~np.isfinite(values))[0])
+            return None, f'{topic}: {self._names[ours[bad]]} is {values[bad]}; ignored'
+        if len(ours) > 1 and not values.any():
+            return None, (
+                f'{topic}: every joint is exactly 0.0, as of a driver that has read nothing yet; '
+                'ignored'
+            )
+        self._positions[ours] = values
+        self._read_at[ours] = now
+        self._seen[ours] = True
+        self._seen &= now - self._read_at <= self._max_age
+        if not self._seen.all():
+            return None, ''
+        self._seen[:] = False
+        return self._positions.copy(), ''
+
+    def missing(self, now: float) -> list[str]:
+        """Return the joints that were not read within ``max_age``."""
+        return [n for n, t in zip(self._names, self._read_at) if now - t > self._max_age]
+
+    def forget(self) -> None:
+        """Start anew, as when time jumped."""
+        self._read_at[:] = -np.inf
+        self._seen[:] = False
+
+    def _order(self, topic: str, names: tuple[str, ...]):
+        key = (topic, names)
+        if key not in self._orders:
+            if len(self._orders) >= CACHED_ORDERS:
+                self._orders.clear()
+            index = self._index[topic]
+            pairs = [(index[name], place) for place, name in enumerate(names) if name in index]
+            ours = [i for i, _ in pairs]
+            twice = sorted({self._names[i] for i in ours if ours.count(i) > 1})
+            if twice:
+                self._orders[key] = f'{topic}: {", ".join(twice)} comes twice; ignored'
+            else:
+                self._orders[key] = (
+                    np.array(ours, dtype=int), np.array([p for _, p in pairs], dtype=int)
+                )  # fmt: skip
+        return self._orders[key]
+
+
+def _names_on(robot: RobotSpec, topic: str) -> dict[str, int]:
+    """Return vector index by every name that a joint may have in messages of one topic."""
+    arms = [arm for arm in robot.arms if arm.joint_states == topic]
+    full = {robot.state_names[i]: i for arm in arms for i in arm.indices}
+    bare: dict[str, int | None] = {}
+    for arm in arms:
+        for i in arm.indices:
+            name = robot.state_names[i].removeprefix(arm.prefix)
+            bare[name] = None if name in bare else i  # on a shared topic only full names are clear
+    return {**{name: i for name, i in bare.items() if i is not None}, **full}
+
+
+class SetpointReader:
+    """Raw setpoints into command units: every joint of the robot by name, finite, or refused."""
+
+    def __init__(self, robot: RobotSpec):
+        self._robot = robot
+        self._names = robot.joint_names
+        self._orders: dict[tuple[str, ...], np.ndarray | str] = {}
+
+    def read(
+        self, names: Sequence[str], positions: Sequence[float]
+    ) -> tuple[np.ndarray | None, str]:
+        """
+        Return the setpoint float64 [dof] in command units, or None and the reason.
+
+        :param names: any order; exactly the robot's joint names, each once.
+        :param positions: policy units.
+        """
+        if len(positions) != len(names) or len(names) == 0:
+            return None, f'{len(names)} names and {len(positions)} positions'
+        order = self._order(tuple(names))
+        if isinstance(order, str):
+            return None, order
+        values = np.asarray(positions, dtype=np.float64)[order]
+        if not np.isfinite(values).all():
+            bad = int(np.flatnonzero(~np.isfinite(values))[0])
+            return None, f'{self._names[bad]} is {values[bad]}'
+        return self._robot.policy_to_command(values), ''
+
+    def _order(self, names: tuple[str, ...]):
+        if names not in self._orders:
+            if len(self._orders) >= CACHED_ORDERS:
+                self._orders.clear()
+            twice = sorted({n for n in names if names.count(n) > 1})
+            missing = [n for n in self._names if n not in names]
+            unknown = [n for n in names if n not in self._names]
+            faults = [
+                f'{what} {", ".join(found[:4])}{" ..." if len(found) > 4 else ""}'
+                for what, found in (
+                    ('given twice:', twice), ('missing:', missing), ('unknown:', unknown)
+                )
+                if found
+            ]  # fmt: skip
+            self._orders[names] = (
+                'joint names do not fit, ' + '; '.join(faults)
+                if faults
+                else np.array([names.index(n) for n in self._names], dtype=int)
+            )
+        return self._orders[names]
+
+
+class Commanders:
+    """
+    Notices that more than one publisher commands.
+
+    A publisher counts while it is in the graph and has spoken within ``RIVAL_WINDOW`` seconds. An
+    older rclpy that does not say who sent a message passes None: then every publisher in the graph
+    counts, a silent one too.
+    """
+
+    def __init__(self):
+        self._heard: dict[bytes | None, float] = {}
+
+    def heard(self, sender: bytes | None, now: float) -> None:
+        """Note a message; ``sender`` is its publisher's id."""
+        self._heard[sender] = now
+        if len(self._heard) > 1:
+            self._heard = {
+                s: t for s, t in self._heard.items() if 0.0 <= now - t <= RIVAL_WINDOW
+            }
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether :meth:`rivals` needs to look at the graph at all."""
+        return len(self._heard) > 1 or None in self._heard
+
+    def rivals(self, endpoints: Iterable[tuple[str, bytes]]) -> list[str]:
+        """
+        Return the names of the rivals, [] when at most one publisher commands.
+
+        :param endpoints: (node name, publisher id) of every publisher in the graph.
+        """
+        if not self.in_doubt:
+            return []
+        everyone = None in self._heard
+        names = sorted(name for name, gid in endpoints if everyone or gid in self._heard)
+        return names if len(names) > 1 else []
+
+
+class Heartbeat:
+    """
+    Says whether the required stop publisher lives.
+
+    It does while its messages come in time. A publisher that never sent periodically (a button
+    that speaks only when pressed) lives while DDS says so, by its liveliness.
+    """
+
+    PERIODIC_AFTER = 3
+    """In-time messages in a row that make a publisher a periodic one."""
+
+    def __init__(self, timeout: float):
+        self._timeout = timeout
+        self._last: float | None = None
+        self._in_time = 0
+        self._alive = 0
+        self._missed = False
+
+    def beat(self, now: float) -> None:
+        """Note a message."""
+        steady = self._last is not None and now - self._last <= self._timeout
+        self._in_time = min(self._in_time + 1, self.PERIODIC_AFTER) if steady else 0
+        self._last = now
+        self._missed = False
+
+    def liveliness(self, alive: int) -> None:
+        """Note how many publishers with a liveliness lease are alive."""
+        if alive < self._alive:
+            self._missed = True
+        self._alive = alive
+
+    def deadline_missed(self) -> None:
+        """Note that a publisher broke the deadline that it offers."""
+        self._missed = True
+
+    def lost(self, now: float) -> bool:
+        """Return whether the stop publisher must be taken for dropped (or was never there)."""
+        if self._missed or self._last is None:
+            return True
+        if now - self._last <= self._timeout:
+            return False
+        return self._in_time >= self.PERIODIC_AFTER or self._alive == 0
