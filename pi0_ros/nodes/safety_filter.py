@@ -66,8 +66,8 @@ longer than this gets its last command as it is then, still inside its limits.
 WARNING_PERIOD_S = 10.0
 """How often a check that is switched off is complained about."""
 
-LATE_TICK_S = 0.005
-"""A tick later than this, a quarter of the default period, is counted in the diagnostics."""
+LATENESS_TICKS = 3000
+"""The diagnostics judge how even the ticks are by the last so many: a minute at 50 Hz."""
 
 COLLECT_EVERY = 50
 """Ticks between the garbage collections, which are done in the slack after one."""
@@ -138,7 +138,7 @@ class SafetyFilterNode(ManagedNode):
         self._wake = self.create_guard_condition(self._report_events)
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._timers = []
+        self._tick_timers = []
         self._supervisor: SafetySupervisor | None = None
         self._outputs: Outputs | None = None
         self._complaints: dict[str, tuple[str, float]] = {}
@@ -285,8 +285,8 @@ class SafetyFilterNode(ManagedNode):
         self._rivals: list[str] = []
         self._auto_enable = self.parameter('auto_enable')
         self._limited: collections.Counter = collections.Counter()
-        self._ticks = self._late_ticks = self._missed_ticks = 0
-        self._latest = 0.0
+        self._ticks = self._missed_ticks = 0
+        self._lateness = np.zeros(LATENESS_TICKS)
         self._jumps = 0
         self._warned_at = -math.inf
         self._connect(limits)
@@ -363,9 +363,9 @@ class SafetyFilterNode(ManagedNode):
         if self.clock.simulated:
             timer = self.clock.create_timer(self._period, self._tick)
             guard = self.clock.create_wall_timer(self._period, self._tick_while_clock_stands)
-            self._timers = [timer, guard]
+            self._tick_timers = [timer, guard]
         else:
-            self._timers = []
+            self._tick_timers = []
             self._thread = threading.Thread(target=self._run_ticks, name='tick', daemon=True)
             self._thread.start()
 
@@ -375,9 +375,9 @@ class SafetyFilterNode(ManagedNode):
         if self._thread is not None:
             self._thread.join(STOPPING_BOUND_S)
             self._thread = None
-        for timer in self._timers:
+        for timer in self._tick_timers:
             self.destroy_timer(timer)
-        self._timers = []
+        self._tick_timers = []
         with self._lock:
             now = self._time.now()
             self._supervisor.disable(now)
@@ -420,10 +420,8 @@ class SafetyFilterNode(ManagedNode):
     def _on_setpoint(self, message: JointState, info: dict) -> None:
         gid = info.get('publisher_gid')  # from Kilted on
         sender = bytes(gid['data']) if gid else None
-        with self._lock:
-            self._commanders.heard(sender, time.monotonic())
-            doubt = self._commanders.in_doubt
-        rivals = self._rival_commanders() if doubt else []
+        self._commanders.heard(sender, time.monotonic())
+        rivals = self._rival_commanders()
         stamp = message.header.stamp
         due = stamp.sec + stamp.nanosec / NANOSECONDS
         position, fault = self._setpoints.read(message.name, message.position)
@@ -433,6 +431,8 @@ class SafetyFilterNode(ManagedNode):
             now = self._time.now()
             if rivals and not self._rivals:
                 self._supervisor.disable(now)
+                self._auto_enable = False
+                self._wake.trigger()
             self._rivals = rivals
             if fault:
                 self._supervisor.reject_setpoint(now, fault)
@@ -443,13 +443,15 @@ class SafetyFilterNode(ManagedNode):
             self._complain('setpoints', f'setpoint refused: {fault}')
 
     def _rival_commanders(self) -> list[str]:
-        if self.count_publishers(self._raw_topic) < 2:
+        """Return who else commands (executor's thread, as all that touches ``_commanders``)."""
+        now = time.monotonic()
+        if not self._commanders.in_doubt(now) or self.count_publishers(self._raw_topic) < 2:
             return []
         endpoints = [
             (_full_name(e), bytes(e.endpoint_gid))
             for e in self.get_publishers_info_by_topic(self._raw_topic)
         ]
-        return self._commanders.rivals(endpoints)
+        return self._commanders.rivals(endpoints, now)
 
     def _on_emergency_stop(self, message: Bool) -> None:
         with self._lock:
@@ -472,6 +474,7 @@ class SafetyFilterNode(ManagedNode):
                 self._supervisor.motor_error(self._time.now(), message.data.strip())
 
     def _on_enable(self, request, response):
+        self._rivals = self._rival_commanders()
         with self._lock:
             now = self._time.now()
             fault = self._why_not_enabled() if request.data else ''
@@ -525,17 +528,13 @@ class SafetyFilterNode(ManagedNode):
             if delay > 0.0:
                 time.sleep(delay)
             late = time.monotonic() - due
+            self._lateness[self._ticks % LATENESS_TICKS] = late
             self._tick()
-            self._note_lateness(late)
             due += self._period
             if late > self._period:  # skipped, never caught up: a burst would be a step
                 missed = int(late / self._period)
                 self._missed_ticks += missed
                 due += missed * self._period
-
-    def _note_lateness(self, late: float) -> None:
-        self._late_ticks += late > LATE_TICK_S
-        self._latest = max(self._latest, late)
 
     def _raise_priority(self) -> None:
         priority = self.parameter('realtime_priority')
@@ -655,6 +654,7 @@ class SafetyFilterNode(ManagedNode):
     def diagnostics(self) -> list[Status]:
         if self._supervisor is None or self._state is None:
             return []
+        self._rivals = self._rival_commanders()
         self._status_publisher.publish(self._status())
         rows = [self._state_row(), self._tick_row(), self._joints_row()]
         if self.clock.simulated and self._time.standing:
@@ -663,13 +663,15 @@ class SafetyFilterNode(ManagedNode):
         return rows
 
     def _tick_row(self) -> Status:
-        latest, self._latest = self._latest, 0.0
+        recent = np.sort(self._lateness[: min(self._ticks, LATENESS_TICKS)]) * 1e3
+        p50, p99, worst = (recent[int(q * (len(recent) - 1))] for q in (0.5, 0.99, 1.0))
         return Status(
-            'tick', WARN if latest > self._period else OK,
-            f'latest tick {latest * 1e3:.1f} ms late',
+            'tick', WARN if worst > self._period * 1e3 else OK,
+            f'ticks of the last minute are up to {worst:.2f} ms late',
             {
-                'ticks': self._ticks, 'latest tick [ms]': f'{latest * 1e3:.2f}',
-                'late ticks': self._late_ticks, 'missed ticks': self._missed_ticks,
+                'ticks': self._ticks, 'missed ticks': self._missed_ticks,
+                'lateness p50 [ms]': f'{p50:.3f}', 'lateness p99 [ms]': f'{p99:.3f}',
+                'lateness max [ms]': f'{worst:.3f}',
             },
         )  # fmt: skip
 

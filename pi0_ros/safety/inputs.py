@@ -174,7 +174,7 @@ class Commanders:
 
     A publisher counts while it is in the graph and has spoken within ``RIVAL_WINDOW`` seconds. An
     older rclpy that does not say who sent a message passes None: then every publisher in the graph
-    counts, a silent one too.
+    counts while anybody speaks, a silent one too.
     """
 
     def __init__(self):
@@ -183,27 +183,29 @@ class Commanders:
     def heard(self, sender: bytes | None, now: float) -> None:
         """Note a message; ``sender`` is its publisher's id."""
         self._heard[sender] = now
-        if len(self._heard) > 1:
-            self._heard = {
-                s: t for s, t in self._heard.items() if 0.0 <= now - t <= RIVAL_WINDOW
-            }
+        self._forget(now)
 
-    @property
-    def in_doubt(self) -> bool:
-        """Whether :meth:`rivals` needs to look at the graph at all."""
+    def in_doubt(self, now: float) -> bool:
+        """Return whether :meth:`rivals` needs to look at the graph at all."""
+        self._forget(now)
         return len(self._heard) > 1 or None in self._heard
 
-    def rivals(self, endpoints: Iterable[tuple[str, bytes]]) -> list[str]:
+    def rivals(self, endpoints: Iterable[tuple[str, bytes]], now: float) -> list[str]:
         """
         Return the names of the rivals, [] when at most one publisher commands.
 
         :param endpoints: (node name, publisher id) of every publisher in the graph.
         """
-        if not self.in_doubt:
+        if not self.in_doubt(now):
             return []
         everyone = None in self._heard
         names = sorted(name for name, gid in endpoints if everyone or gid in self._heard)
         return names if len(names) > 1 else []
+
+    def _forget(self, now: float) -> None:
+        old = [s for s, t in self._heard.items() if now - t > RIVAL_WINDOW]
+        for sender in old:
+            del self._heard[sender]
 
 
 class Heartbeat:

@@ -48,9 +48,10 @@ def policy_units(command: np.ndarray) -> np.ndarray:
     return values
 
 
-def environment(domain: int) -> dict[str, str]:
-    env = dict(os.environ, ROS_DOMAIN_ID=str(domain), OMP_NUM_THREADS='1')
-    env.pop('_ROS_WHEELS_BOOTSTRAP_COMPLETE', None)
+def environment(domain: int, base: dict[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a process in a ROS domain, by default on top of this one's."""
+    env = dict(base or os.environ, ROS_DOMAIN_ID=str(domain), OMP_NUM_THREADS='1')
+    env.pop('_ROS_WHEELS_BOOTSTRAP_COMPLETE', None)  # each Python does its own start-up
     return env
 
 
@@ -114,15 +115,15 @@ class Lab:
             command += ['-p', f'{name}:={json.dumps(value)}']
         return self._start(command, env)
 
+    def start_script(self, name: str, *arguments: str, env=None) -> subprocess.Popen:
+        script = Path(__file__).with_name(name)
+        return self._start([sys.executable, str(script), *arguments], env)
+
     def start_sender(self, *arguments: str) -> subprocess.Popen:
-        script = Path(__file__).with_name('setpoint_sender.py')
-        return self._start([sys.executable, str(script), *map(str, arguments)], None)
+        return self.start_script('setpoint_sender.py', *arguments)
 
     def _start(self, command, env) -> subprocess.Popen:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env={**(env or {}), **environment(self.domain)} if env is None
-            else {**environment(self.domain), **env},
-        )  # fmt: skip
+        process = subprocess.Popen(command, cwd=ROOT, env=environment(self.domain, env))
         self.processes.append(process)
         return process
 
@@ -162,8 +163,7 @@ class Lab:
     def ready(self) -> None:
         """Wait until the filter has a steady pose, and enable it."""
         self.wait_for_state('ready')
-        answer = self.enable()
-        assert answer.success, answer.message
+        wait_for(lambda: self.enable().success, 5.0, 'a filter that can be enabled')
 
     # -- observer
 

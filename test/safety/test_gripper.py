@@ -66,7 +66,7 @@ def test_the_command_map_is_not_the_inverse_of_the_state_map():
     measured = np.zeros(14)
     measured[6] = 0.43485  # rad, half of the motor's travel
     state = robot.measured_to_policy(measured)
-    assert abs(robot.policy_to_command(state)[6] - 0.43485) > 0.1
+    assert abs(robot.policy_to_command(state)[6] - 0.43485) > 0.05
 
 
 def test_the_measured_motor_angle_is_used_as_it_is():

@@ -183,38 +183,34 @@ def test_unusable_setpoints_are_refused_whole(change, reason):
 ENDPOINTS = [('/policy_node', b'a'), ('/teleop', b'b')]
 
 
-def test_two_talking_publishers_are_rivals():
+def test_two_talking_publishers_are_rivals_until_one_is_silent():
     """Field report B74."""
     commanders = Commanders()
     commanders.heard(b'a', 1.0)
-    assert commanders.rivals(ENDPOINTS) == []
+    assert commanders.rivals(ENDPOINTS, 1.0) == []
     commanders.heard(b'b', 1.01)
-    assert commanders.rivals(ENDPOINTS) == ['/policy_node', '/teleop']
+    assert commanders.rivals(ENDPOINTS, 1.01) == ['/policy_node', '/teleop']
     commanders.heard(b'a', 1.02)
-    assert commanders.rivals(ENDPOINTS) == ['/policy_node', '/teleop']
-
-
-def test_a_silent_publisher_is_no_rival_for_ever():
-    commanders = Commanders()
-    commanders.heard(b'b', 1.0)
-    commanders.heard(b'a', 1.0 + RIVAL_WINDOW + 0.1)
-    assert not commanders.in_doubt and commanders.rivals(ENDPOINTS) == []
+    assert commanders.rivals(ENDPOINTS, 1.02) == ['/policy_node', '/teleop']
+    commanders.heard(b'a', 1.02 + RIVAL_WINDOW)
+    assert not commanders.in_doubt(1.02 + RIVAL_WINDOW)
+    assert commanders.rivals(ENDPOINTS, 1.02 + RIVAL_WINDOW) == []
 
 
 def test_a_publisher_that_left_the_graph_is_no_rival():
     commanders = Commanders()
     commanders.heard(b'b', 1.0)
     commanders.heard(b'a', 1.02)
-    assert commanders.rivals(ENDPOINTS[:1]) == []
+    assert commanders.rivals(ENDPOINTS[:1], 1.02) == []
 
 
 def test_without_senders_every_publisher_of_the_graph_counts():
     """An older rclpy does not say who sent a message."""
     commanders = Commanders()
     commanders.heard(None, 1.0)
-    assert commanders.in_doubt
-    assert commanders.rivals(ENDPOINTS) == ['/policy_node', '/teleop']
-    assert commanders.rivals(ENDPOINTS[:1]) == []
+    assert commanders.rivals(ENDPOINTS, 1.0) == ['/policy_node', '/teleop']
+    assert commanders.rivals(ENDPOINTS[:1], 1.0) == []
+    assert commanders.rivals(ENDPOINTS, 1.1 + RIVAL_WINDOW) == []
 
 
 def test_a_heartbeat_that_never_came_is_lost():
