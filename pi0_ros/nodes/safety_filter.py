@@ -243,10 +243,7 @@ class SafetyFilterNode(ManagedNode):
             limits = limits.narrowed_by_urdf(description, prefixes=prefixes)
         self._collision = None
         if robot.collision is not None and 'collision' not in off:
-            self._collision = CollisionModel(
-                description or urdf_text(robot), robot,
-                'robot_description' if description else robot.urdf,
-            )  # fmt: skip
+            self._collision = CollisionModel(urdf_text(robot), robot, robot.urdf)
         tracking = [
             math.inf if joint.is_gripper or 'tracking_error' in off
             else self.parameter('tracking_error')
@@ -640,16 +637,13 @@ class SafetyFilterNode(ManagedNode):
         if self._rivals:
             reason = f'more than one publisher on joint_command_raw: {", ".join(self._rivals)}'
         level = {State.STOPPED: ERROR, State.ACTIVE: OK, State.READY: OK}.get(state, WARN)
-        limited = ', '.join(f'{joint} {count}' for joint, count in self._limited.most_common())
+        limited = {f'{joint} limited [ticks]': n for joint, n in self._limited.most_common()}
         with self._lock:
             counters = dict(self._supervisor.counters)
         return Status(
             'state', level, f'{state.value}: {reason}' if reason else state.value,
-            {
-                'state': state.value, 'reason': reason, 'limited ticks': limited or 'none',
-                **counters,
-            },
-        )  # fmt: skip
+            {'state': state.value, 'reason': reason, **counters, **limited},
+        )
 
     def diagnostics(self) -> list[Status]:
         if self._supervisor is None or self._state is None:

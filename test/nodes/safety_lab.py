@@ -78,6 +78,7 @@ class Lab:
         self.frozen: set[int] = set()  # joints that no longer follow
         self.silent: set[str] = set()  # arms that no longer report
         self.follow = True
+        self.velocities: list[float] = []
         self.received: list[tuple[float, np.ndarray]] = []
         self.statuses: list[DiagnosticStatus] = []
         self.diagnostics: dict[str, DiagnosticStatus] = {}
@@ -222,7 +223,9 @@ class Lab:
                     continue
                 q = self.measured[list(arm.indices)]
                 finger = float(finger_m_from_joint_rad(q[-1], arm.gripper.calibration))
-                message = JointState(name=names, position=[*q, finger, -finger])
+                message = JointState(
+                    name=names, position=[*q, finger, -finger], velocity=self.velocities
+                )
                 message.header.stamp = self.node.get_clock().now().to_msg()
                 self._joints[arm.name].publish(message)
 

@@ -293,6 +293,14 @@ def test_a_far_first_target_is_approached_slowly(fresh, raw):
     assert speeds.max() <= 0.3 * 1.01  # start_speed
 
 
+def test_odd_velocities_are_ignored(fresh, raw):
+    """Field report B17: positions are used, whatever the optional arrays hold."""
+    fresh.velocities = [0.1, 0.2, 0.3]
+    fresh.ready()
+    send_for(fresh, raw, [policy_units(START)], lambda: fresh.state == 'active')
+    fresh.velocities = []
+
+
 def test_a_frozen_joint_stops_and_is_named(fresh):
     """Field report B75."""
     fresh.frozen.add(3)
@@ -354,7 +362,6 @@ def test_a_pose_of_zeros_is_no_pose_and_nothing_is_published():
     """Field report B16: a driver that has read nothing yet."""
     with lab(new_domain()) as room:
         room.measured = np.zeros(14)
-        room._report_zero = True
         room.start_filter()
         wait_for(lambda: 'safety_filter: joint states' in room.diagnostics, 20.0)
         assert not room.enable().success
