@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 from pi0_ros.bringup import Process
@@ -48,7 +47,11 @@ def wait_for(condition, bound=BOUND_S):
 
 
 def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    try:
+        status = Path(f'/proc/{pid}/status').read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return bool(re.search(r'^State:\s+Z', status, re.MULTILINE))
 
 
 # -- supervisor --------------------------------------------------------------------------------
@@ -201,8 +204,8 @@ def demo(tmp_path):
     """Start demos as a user would; end what a failed test leaves."""
     started = []
 
-    def start(*arguments):
-        environment = {**os.environ, 'PYTHONPATH': str(TESTS), 'COLUMNS': '200'}
+    def start(*arguments, **variables):
+        environment = {**os.environ, 'PYTHONPATH': str(TESTS), 'COLUMNS': '200', **variables}
         out = tmp_path / 'demo_out'
         process = subprocess.Popen(
             [sys.executable, '-m', 'pi0_ros.cli', 'demo', '--out', str(out), *arguments],
@@ -226,13 +229,15 @@ def demo(tmp_path):
 def node_pids(process) -> dict[str, int]:
     """Return the pids of a demo's nodes by module name."""
     pids = {}
-    for child in psutil.Process(process.pid).children(recursive=True):
+    for entry in Path('/proc').glob('[0-9]*'):
         try:
-            match = re.search(r'pi0_ros\.nodes\.(\w+)', ' '.join(child.cmdline()))
-        except psutil.NoSuchProcess:
+            parent = re.search(r'^PPid:\s+(\d+)', (entry / 'status').read_text(), re.MULTILINE)
+            command = (entry / 'cmdline').read_text()
+        except (FileNotFoundError, ProcessLookupError):
             continue
-        if match:
-            pids[match.group(1)] = child.pid
+        match = re.search(r'pi0_ros\.nodes\.(\w+)', command)
+        if match and int(parent.group(1)) == process.pid:
+            pids[match.group(1)] = int(entry.name)
     return pids
 
 
@@ -335,3 +340,12 @@ def test_mistake_ends_with_a_sentence(demo, arguments, sentence):
     assert process.returncode in (1, 2)
     assert sentence in text
     assert 'Traceback' not in text
+
+
+def test_missing_graphics_library_ends_with_the_command_that_installs_it(demo):
+    nowhere = {'__EGL_VENDOR_LIBRARY_FILENAMES': '/nowhere', '__EGL_VENDOR_LIBRARY_DIRS': '/no'}
+    process, _ = demo(*SWAY, **nowhere)
+    text, _ = process.communicate(timeout=BOUND_S)
+    assert process.returncode == 2
+    assert 'apt-get install -y libegl1' in text
+    assert len(text.strip().splitlines()) == 1

@@ -15,8 +15,12 @@ falls; joints lag commands by 2 to 7 control steps.
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
+import sys
+import traceback
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -387,9 +391,8 @@ class AlohaSim:
 
     def close(self) -> None:
         """Free the OpenGL contexts; the physics stays usable."""
-        for renderer in self._renderers.values():
-            renderer.close()
-        self._renderers.clear()
+        while self._renderers:
+            self._renderers.popitem()[1].close()
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -399,8 +402,12 @@ class AlohaSim:
         self.model.vis.global_.offheight = height
         try:
             renderer = mujoco.Renderer(self.model, height, width)
-        except Exception as error:  # noqa: B902 - the backends raise their own, undocumented ones
-            raise _rendering_error(error) from None
+        except Exception as error:  # the backends raise their own, undocumented ones
+            failure = _rendering_error(error)
+            _forget(error)
+            raise failure from None
+        # After the backend's own exit handler is registered, so that it runs before that one.
+        atexit.register(_close_at_exit, weakref.ref(self))
         for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
             renderer.scene.flags[flag] = 0
         return renderer
@@ -498,3 +505,18 @@ def _finger_m_from_command(value: float, gripper: GripperSpec) -> float:
     if gripper.command_unit == 'normalized':
         value = gripper_maps.joint_rad_from_normalized(value, gripper.calibration)
     return float(gripper.finger_m(value))
+
+
+def _close_at_exit(reference: weakref.ref) -> None:
+    sim = reference()
+    if sim is not None:
+        sim.close()
+
+
+def _forget(error: BaseException) -> None:
+    """Free what a failed call holds; MuJoCo's half-built contexts complain aloud at that."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        traceback.clear_frames(error.__traceback__)
+    finally:
+        sys.unraisablehook = hook
