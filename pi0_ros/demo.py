@@ -329,12 +329,12 @@ def _check_policy(supervisor: Supervisor, observer, show) -> None:
     if observer.counters.commands == 0:
         raise DemoFailed(str(died(child, 'the arm never moved')))
     deadline = time.monotonic() + REST_BOUND_S
-    reason = ''
-    while time.monotonic() < deadline and not (observer.at_rest and reason):
+    level, reason = 0, ''
+    while time.monotonic() < deadline and not (observer.at_rest and level):
         supervisor.check()
-        show('the policy died', observer, None, None)
+        show('stopping', observer, None, None)
         time.sleep(POLL_S)
-        reason = observer.complaint('safety_filter')
+        level, reason, _ = observer.diagnostics('safety_filter').get('state', (0, '', {}))
     rest = 'has brought the arm to rest' if observer.at_rest else 'did NOT bring the arm to rest'
     raise DemoFailed(
         str(died(child, f'safety_filter {rest} and says: {reason or "nothing"}'))
@@ -364,13 +364,8 @@ def _why_no_start(supervisor: Supervisor, observer) -> str:
 
 def limit_hits(observer, robot: RobotSpec) -> dict[str, int]:
     """Return the filter's own counts of limited commands, by joint, from its diagnostics."""
-    hits = dict.fromkeys(robot.joint_names, 0)
-    for _, _, values in observer.diagnostics('safety_filter'):
-        for key, value in values.items():
-            for name in hits:
-                if name in key and 'limit' in key and value.isdigit():
-                    hits[name] += int(value)
-    return hits
+    _, _, values = observer.diagnostics('safety_filter').get('state', (0, '', {}))
+    return {name: int(values.get(f'{name} limited [ticks]', 0)) for name in robot.joint_names}
 
 
 @contextmanager

@@ -126,14 +126,18 @@ class Observer:
         """True when the last commands did not move, or none arrives any more."""
         return self.counters.still >= REST_COMMANDS
 
-    def diagnostics(self, node: str) -> list[tuple[int, str, dict[str, str]]]:
-        """Return the latest rows of a node: level (0 OK, 1 warn, 2 error), sentence, values."""
+    def diagnostics(self, node: str) -> dict[str, tuple[int, str, dict[str, str]]]:
+        """Return a node's latest rows by name: level (0 OK, 1 warn, 2 error), sentence, values."""
         with self._lock:
-            return [row for name, row in self._diagnostics.items() if name.startswith(node)]
+            return {
+                name.split(': ', 1)[1]: row
+                for name, row in self._diagnostics.items()
+                if name.startswith(f'{node}: ')
+            }
 
     def complaint(self, node: str) -> str:
         """Return the sentence of the worst row of a node that is not OK, or ''."""
-        rows = [row for row in self.diagnostics(node) if row[0] > 0 and row[1]]
+        rows = [row for row in self.diagnostics(node).values() if row[0] > 0 and row[1]]
         return max(rows, key=lambda row: row[0])[1] if rows else ''
 
     def qos_mismatches(self) -> list[str]:
