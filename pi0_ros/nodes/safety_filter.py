@@ -416,8 +416,10 @@ class SafetyFilterNode(ManagedNode):
 
     def _on_setpoint(self, message: JointState, info: dict) -> None:
         gid = info.get('publisher_gid')  # from Kilted on
-        sender = bytes(gid['data']) if gid else None
-        self._commanders.heard(sender, time.monotonic())
+        self._commanders.heard(
+            bytes(gid['data']) if gid else None, info.get('publication_sequence_number'),
+            time.monotonic(),
+        )  # fmt: skip
         rivals = self._rival_commanders()
         stamp = message.header.stamp
         due = stamp.sec + stamp.nanosec / NANOSECONDS

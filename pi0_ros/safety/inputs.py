@@ -20,6 +20,9 @@ CACHED_ORDERS = 16
 RIVAL_WINDOW = 0.5
 """How long [s] after its last message a publisher still counts as a commander."""
 
+LOST_IN_A_ROW = 25
+"""Setpoints that one publisher may lose in a row before it is taken for another: half a second."""
+
 
 class MeasuredPose:
     """
@@ -172,16 +175,26 @@ class Commanders:
     """
     Notices that more than one publisher commands.
 
-    A publisher counts while it is in the graph and has spoken within ``RIVAL_WINDOW`` seconds. An
-    older rclpy that does not say who sent a message passes None: then every publisher in the graph
-    counts while anybody speaks, a silent one too.
+    A publisher counts while it is in the graph and has spoken within ``RIVAL_WINDOW`` seconds.
+    From Kilted on rclpy says who sent a message. Before, publishers are told apart by their
+    sequence numbers, each of which counts on its own; without those (Humble) every publisher in
+    the graph counts while anybody speaks, a silent one too.
     """
 
     def __init__(self):
-        self._heard: dict[bytes | None, float] = {}
+        self._heard: dict[bytes | int | None, float] = {}
+        self._counts: dict[int, int] = {}  # stream -> its latest sequence number
+        self._streams = 0
 
-    def heard(self, sender: bytes | None, now: float) -> None:
-        """Note a message; ``sender`` is its publisher's id."""
+    def heard(self, sender: bytes | None, sequence: int | None, now: float) -> None:
+        """
+        Note a message.
+
+        :param sender: its publisher's id, where known.
+        :param sequence: its publisher's sequence number, where known.
+        """
+        if sender is None and sequence is not None:
+            sender = self._stream_of(sequence)
         self._heard[sender] = now
         self._forget(now)
 
@@ -198,14 +211,24 @@ class Commanders:
         """
         if not self.in_doubt(now):
             return []
-        everyone = None in self._heard
-        names = sorted(name for name, gid in endpoints if everyone or gid in self._heard)
+        known = all(isinstance(sender, bytes) for sender in self._heard)
+        names = sorted(name for name, gid in endpoints if not known or gid in self._heard)
         return names if len(names) > 1 else []
 
+    def _stream_of(self, sequence: int) -> int:
+        """Return the stream that a sequence number continues, with a few lost; else a new one."""
+        gaps = {s: sequence - count for s, count in self._counts.items()}
+        near = [stream for stream, gap in gaps.items() if 0 < gap <= LOST_IN_A_ROW]
+        stream = min(near, key=gaps.get, default=None)
+        if stream is None:
+            stream = self._streams = self._streams + 1
+        self._counts[stream] = sequence
+        return stream
+
     def _forget(self, now: float) -> None:
-        old = [s for s, t in self._heard.items() if now - t > RIVAL_WINDOW]
-        for sender in old:
+        for sender in [s for s, t in self._heard.items() if now - t > RIVAL_WINDOW]:
             del self._heard[sender]
+            self._counts.pop(sender, None)
 
 
 class Heartbeat:

@@ -186,31 +186,51 @@ ENDPOINTS = [('/policy_node', b'a'), ('/teleop', b'b')]
 def test_two_talking_publishers_are_rivals_until_one_is_silent():
     """Field report B74."""
     commanders = Commanders()
-    commanders.heard(b'a', 1.0)
+    commanders.heard(b'a', None, 1.0)
     assert commanders.rivals(ENDPOINTS, 1.0) == []
-    commanders.heard(b'b', 1.01)
+    commanders.heard(b'b', None, 1.01)
     assert commanders.rivals(ENDPOINTS, 1.01) == ['/policy_node', '/teleop']
-    commanders.heard(b'a', 1.02)
+    commanders.heard(b'a', None, 1.02)
     assert commanders.rivals(ENDPOINTS, 1.02) == ['/policy_node', '/teleop']
-    commanders.heard(b'a', 1.02 + RIVAL_WINDOW)
+    commanders.heard(b'a', None, 1.02 + RIVAL_WINDOW)
     assert not commanders.in_doubt(1.02 + RIVAL_WINDOW)
     assert commanders.rivals(ENDPOINTS, 1.02 + RIVAL_WINDOW) == []
 
 
 def test_a_publisher_that_left_the_graph_is_no_rival():
     commanders = Commanders()
-    commanders.heard(b'b', 1.0)
-    commanders.heard(b'a', 1.02)
+    commanders.heard(b'b', None, 1.0)
+    commanders.heard(b'a', None, 1.02)
     assert commanders.rivals(ENDPOINTS[:1], 1.02) == []
 
 
 def test_without_senders_every_publisher_of_the_graph_counts():
     """An older rclpy does not say who sent a message."""
     commanders = Commanders()
-    commanders.heard(None, 1.0)
+    commanders.heard(None, None, 1.0)
     assert commanders.rivals(ENDPOINTS, 1.0) == ['/policy_node', '/teleop']
     assert commanders.rivals(ENDPOINTS[:1], 1.0) == []
     assert commanders.rivals(ENDPOINTS, 1.1 + RIVAL_WINDOW) == []
+
+
+@pytest.mark.parametrize('start', [1, 480, 499, 500, 501, 502, 520, 10_000])
+def test_without_senders_two_publishers_are_told_apart_by_their_counts(start):
+    commanders, now = Commanders(), 1.0
+    for sequence in range(400, 500):  # one, which loses a message now and then
+        if sequence % 7:
+            commanders.heard(None, sequence, now)
+            assert not commanders.in_doubt(now)
+            now += 0.02
+    for step in range(50):
+        for first in (500, start):
+            commanders.heard(None, first + step, now)
+        if step > 1:
+            assert commanders.rivals(ENDPOINTS, now) == ['/policy_node', '/teleop']
+        now += 0.02
+    now += RIVAL_WINDOW
+    # one is killed and started again, while the dead one still is in the graph
+    commanders.heard(None, 1, now)
+    assert commanders.rivals(ENDPOINTS, now) == []
 
 
 def test_a_heartbeat_that_never_came_is_lost():
