@@ -173,26 +173,29 @@ class ChunkExecutor:
         Return the present motion as a new chunk's rows would see it, for real-time chunking.
 
         :param observed_at: time of the new chunk's observation [s].
-        :return: float64 [K, dof], row i due ``(i + 1) * row_dt`` after it; K = 0 without motion.
+        :return: float64 [K, dof], row i is where the motion stands ``i + 1`` rows after the
+            observation, pauses left out as they are when rows are skipped; K = 0 without motion.
         """
         with self._lock:
-            if self._chunk is None or self._cursor >= len(self._plan):
+            left = self._plan[self._cursor :]
+            if not len(left):
                 return np.empty((0, self.dof))
-            sent = [s for s in self._sent if s.due > observed_at - self.period]
-            positions = np.vstack([*(s.positions[None] for s in sent), self._plan[self._cursor :]])
-            left = len(self._plan) - self._cursor
-            dues = np.array(
-                [s.due for s in sent] + [self._due(self._tick + i) for i in range(left)]
-            )
-            count = int(np.floor((dues[-1] - observed_at) / self.row_dt + 1e-6))
-            wanted = observed_at + self.row_dt * np.arange(1, count + 1)
-            return at_rows(positions, np.interp(wanted, dues, np.arange(len(dues))))
+            before = [s for s in self._sent if s.due <= observed_at]
+            after = [s for s in list(self._sent)[len(before) :] if not s.holding]
+            start = before[-1:] or after[:1]
+            base = start[0].positions if start else left[0]
+            motion = np.vstack([base[None], *(s.positions[None] for s in after), left])
+            # rows since the observation at which each of these is reached
+            begun = self._rows_since(observed_at) - len(after) * self.rows_per_tick
+            reached = begun + self.rows_per_tick * np.arange(len(motion))
+            wanted = np.arange(1, int(np.floor(reached[-1] + 1e-6)) + 1)
+            return at_rows(motion, np.interp(wanted, reached, np.arange(len(motion))))
 
-    def delay_rows(self, observed_at: float, now: float, expected_inference: float) -> int:
-        """Return how many rows will have been handed out when an inference begun now is done."""
-        return math.ceil(
-            (now - observed_at + self.lead + expected_inference) / self.row_dt - 1e-3
-        )
+    def delay_rows(self, observed_at: float, expected_inference: float) -> int:
+        """Return how many rows will have been sent when an inference begun now is done."""
+        with self._lock:
+            sent = self._rows_since(observed_at)
+        return math.ceil(sent + expected_inference / self.row_dt - 1e-3)
 
     # -- setpoints ------------------------------------------------------------------------------
     def poll(self, now: float) -> list[Setpoint]:

@@ -677,7 +677,7 @@ class PolicyNode(ManagedNode):
             if len(upcoming):
                 from pi0_ros.policy import Guidance
 
-                delay = self._executor.delay_rows(observed_at, now, self._inference.delay.seconds)
+                delay = self._executor.delay_rows(observed_at, self._inference.delay.seconds)
                 frozen = min(delay, len(upcoming))
                 arguments['guidance'] = Guidance(
                     previous_actions=upcoming, delay=frozen, execution_horizon=len(upcoming)
