@@ -1,0 +1,559 @@
+# Copyright 2026 pi0_ros contributors. Licensed under the Apache License 2.0.
+"""
+Aligns cameras and joint states by stamp; says by name what is wrong with which input.
+
+Fed by the nodes' subscriptions and by replay, read by the inference thread. Pure Python and NumPy.
+
+Rules. A stamp is the header's, never the time of arrival; a stamp of zero is unset and refused.
+Everything in an observation is at most ``max_age`` old and lies within ``max_skew`` of the newest
+picture in it; joints are interpolated to that picture's time and merged by name, each with its own
+time. When a stream goes back in time its past is forgotten. Nothing is ever filled in.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pi0_ros.errors import Pi0RosError
+from pi0_ros.observation.joints import JointTrack
+from pi0_ros.robot import RobotError, RobotSpec
+
+NANOSECONDS = 1_000_000_000
+JOINTS = 'joint_states'
+"""The name of the measured joints among the inputs, in problems, ages and counters."""
+
+FRAMES_KEPT = 16
+"""Pictures kept of a camera: a quarter of a second at 60 Hz, enough to align a slow camera."""
+
+FAILURE_VALUES = (0.0,)
+"""What drivers report for joints that they could not read: freshly initialised memory."""
+
+SENTINEL_JOINTS = 3
+"""Fewest joints in a message that must all show a failure value; one gripper at 0 is no fault."""
+
+SAME_PICTURE_S = 2.0
+"""How long a camera may send the same bytes under advancing stamps before it is remarked."""
+
+EPOCH_S = 1e6
+"""Offsets beyond this are no late messages but another clock (uptime against Unix time)."""
+
+Picture = np.ndarray | Callable[[], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """
+    What the policy sees at one moment.
+
+    :param images: camera name -> uint8 [H, W, 3] RGB.
+    :param state: float [dof] in the policy's space (arm joints rad or deg, gripper opening 0..1).
+    :param prompt: the instruction.
+    :param stamp_ns: stamp of the newest picture used.
+    :param image_stamps_ns: camera name -> stamp of its picture.
+    :param positions: float64 [dof], the measured joints as they came (``robot.state_names``).
+    """
+
+    images: Mapping[str, np.ndarray]
+    state: np.ndarray
+    prompt: str = ''
+    stamp_ns: int = 0
+    image_stamps_ns: Mapping[str, int] = field(default_factory=dict)
+    positions: np.ndarray | None = None
+
+
+@dataclass
+class _Frame:
+    stamp: int
+    picture: Picture
+    received: int | None
+    decoded: np.ndarray | None = None
+
+
+class _Input:
+    """What is known of one input beside its data; its owner is the buffer, under its lock."""
+
+    def __init__(self):
+        self.counts = {'accepted': 0, 'rejected': 0, 'out of order': 0, 'repeated': 0, 'resets': 0}
+        self.fault = ''  # why the newest message was refused; '' after a good one
+        self.went_back = ''  # the last jump back, until the input is fit again
+        self.seen = False
+        self.received: int | None = None  # of the newest message
+
+    def refuse(self, why: str) -> None:
+        self.seen = True
+        self.fault = why
+        self.counts['rejected'] += 1
+
+
+class _Camera(_Input):
+    def __init__(self):
+        super().__init__()
+        self.frames: deque[_Frame] = deque(maxlen=FRAMES_KEPT)
+        self.last_decoded: np.ndarray | None = None
+        self.same_since = 0  # stamp of the first picture with the bytes of the last
+        self.same_until = 0
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What was chosen without any problem, good as long as nothing comes or grows too old."""
+
+    version: int
+    until: int
+    frames: dict[str, _Frame]
+    positions: np.ndarray
+
+
+class ObservationBuffer:
+    """
+    The newest usable observation of a robot.
+
+    Every method may be called from any thread; one lock guards all state and is held for
+    microseconds, except that :meth:`latest` decodes outside of it. No other lock is taken inside.
+
+    :param robot: names the cameras and joints that are expected.
+    :param max_age: seconds between an input's stamp and now.
+    :param max_skew: seconds between the stamps inside of one observation.
+    :raises Pi0RosError: when one of them is not a positive number.
+    """
+
+    def __init__(self, robot: RobotSpec, max_age: float = 0.2, max_skew: float = 0.05):
+        for name, value in (('max_age', max_age), ('max_skew', max_skew)):
+            if not (np.isfinite(value) and value > 0):
+                raise Pi0RosError(f'{name} is {value}; expected seconds above zero')
+        self._robot = robot
+        self._max_age = round(max_age * NANOSECONDS)
+        self._max_skew = round(max_skew * NANOSECONDS)
+        self._index = {name: i for i, name in enumerate(robot.state_names)}
+        self._orders: dict[tuple[str, ...], tuple[np.ndarray, tuple[int, ...]]] = {}
+        self._lock = threading.Lock()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything, also what was ever seen (a new run, a reset of the clock)."""
+        with self._lock:
+            self._cameras = {name: _Camera() for name in self._robot.cameras}
+            self._joints = _Input()
+            self._tracks: dict[tuple[int, ...], JointTrack] = {}
+            self._now = -(2**63)
+            self._version = 0  # of the inputs; what was chosen stands until it changes
+            self._choice: _Choice | None = None
+            self._observation: Observation | None = None
+
+    # -- inputs -----------------------------------------------------------------------------------
+
+    def add_image(
+        self, camera: str, stamp_ns: int, rgb: Picture, received_ns: int | None = None
+    ) -> None:
+        """
+        Take a picture.
+
+        :param camera: one of ``robot.cameras``.
+        :param stamp_ns: the header's stamp; 0 means unset, and the picture is refused.
+        :param rgb: uint8 [H, W, 3], or a callable that returns it when an inference needs it.
+        :param received_ns: when it arrived, on the same clock as ``now_ns`` of :meth:`latest`;
+            used for diagnosis only.
+        :raises Pi0RosError: for a camera that the robot does not have.
+        """
+        stream = self._cameras.get(camera)
+        if stream is None:
+            known = ', '.join(self._cameras)
+            raise Pi0RosError(f"robot '{self._robot.name}' has no camera '{camera}' ({known})")
+        with self._lock:
+            self._version += 1
+            stream.received = received_ns
+            if not callable(rgb):
+                fault = _picture_fault(rgb)
+                if fault:
+                    stream.refuse(fault)
+                    return
+            newest = stream.frames[-1].stamp if stream.frames else None
+            if not self._in_order(stream, stamp_ns, newest):
+                return
+            if newest is not None and stamp_ns < newest:
+                stream.frames.clear()
+            stream.frames.append(_Frame(int(stamp_ns), rgb, received_ns))
+
+    def add_joints(
+        self,
+        stamp_ns: int,
+        names: Sequence[str],
+        positions: Sequence[float],
+        received_ns: int | None = None,
+    ) -> None:
+        """
+        Take measured positions of some or all joints.
+
+        Joints that the robot does not have are ignored. A message is taken whole or not at all.
+
+        :param stamp_ns: the header's stamp; 0 means unset, and the message is refused.
+        :param names: of the joints, any order.
+        :param positions: rad (grippers: as measured), as many as names. None at all is legal (a
+            message with velocities only) and changes nothing.
+        :param received_ns: as in :meth:`add_image`.
+        """
+        with self._lock:
+            self._version += 1
+            inputs = self._joints
+            if len(positions) == 0 and len(names):
+                return
+            inputs.received = received_ns
+            if len(names) != len(positions):
+                inputs.refuse(f'a message has {len(names)} names and {len(positions)} positions')
+                return
+            if not len(names):
+                inputs.refuse('a message has no joint names; positions without names mean nothing')
+                return
+            order = self._order(tuple(names))
+            if order is None:
+                inputs.refuse('a message names a joint twice')
+                return
+            picks, indices = order
+            if not indices:
+                return
+            values = np.array(positions, dtype=np.float64)[picks]
+            fault = self._position_fault(values, indices)
+            if fault:
+                inputs.refuse(fault)
+                return
+            track = self._tracks.get(indices)
+            if track is None:
+                track = self._tracks[indices] = JointTrack(indices)
+            newest = track.newest if track.stamps else None
+            if not self._in_order(inputs, stamp_ns, newest):
+                return
+            if newest is not None and stamp_ns < newest:
+                for other in self._tracks.values():
+                    other.drop_after(stamp_ns)
+                track.clear()
+            track.add(int(stamp_ns), values)
+
+    def _in_order(self, stream: _Input, stamp_ns: int, newest: int | None) -> bool:
+        """Judge a stamp against the newest one; count what is refused."""
+        if stamp_ns <= 0:
+            stream.refuse('the header stamp is zero (never set by the driver)')
+            return False
+        stream.seen = True
+        if newest is not None and stamp_ns == newest:
+            stream.counts['repeated'] += 1
+            stream.fault = (
+                f'frozen: the same stamp came {stream.counts["repeated"] + 1} times'
+                if isinstance(stream, _Camera) else ''
+            )  # fmt: skip
+            return False
+        if newest is not None and newest - self._max_skew <= stamp_ns < newest:
+            stream.counts['out of order'] += 1
+            return False
+        if newest is not None and stamp_ns < newest:
+            stream.counts['resets'] += 1
+            back = (newest - stamp_ns) / NANOSECONDS
+            stream.went_back = f'stamps went back by {back:.3f} s'
+        stream.counts['accepted'] += 1
+        stream.fault = ''
+        return True
+
+    def _order(self, names: tuple[str, ...]) -> tuple[np.ndarray, tuple[int, ...]] | None:
+        """Return which positions of such a message are ours, and their places in the state."""
+        known = self._orders.get(names)
+        if known is None:
+            ours = sorted((self._index[n], k) for k, n in enumerate(names) if n in self._index)
+            indices = tuple(i for i, _ in ours)
+            if len(set(indices)) < len(indices):
+                return None
+            if len(self._orders) > 64:  # a driver has one or two; never grow without bound
+                self._orders.clear()
+            known = self._orders[names] = (np.array([k for _, k in ours], dtype=int), indices)
+        return known
+
+    def _position_fault(self, values: np.ndarray, indices: tuple[int, ...]) -> str:
+        finite = np.isfinite(values)
+        if not finite.all():
+            bad = [self._robot.state_names[i] for i in np.array(indices)[~finite]]
+            return f'position of {", ".join(bad)} is not a number (NaN or infinite)'
+        if len(values) >= SENTINEL_JOINTS:
+            for failure in FAILURE_VALUES:
+                if (values == failure).all():
+                    return (
+                        f'all {len(values)} joints are exactly {failure}, which is what a driver '
+                        'reports when it could not read them (sentinel)'
+                    )
+        return ''
+
+    # -- output -----------------------------------------------------------------------------------
+
+    def latest(self, now_ns: int) -> tuple[Observation | None, dict[str, str]]:
+        """
+        Return the newest aligned observation, decoded, and what is wrong with which input.
+
+        :param now_ns: the time on the stamps' clock.
+        :return: the observation, None when a required input is unfit; and problems, input name ->
+            sentence. Problems beside an observation are remarks: an optional camera is missing, a
+            picture has not changed for seconds.
+        """
+        while True:
+            with self._lock:
+                chosen, positions, problems = self._select(now_ns)
+                if chosen is not None and self._observation is not None and not problems:
+                    return self._observation, {}
+            if chosen is None:
+                return None, problems
+            broken = False
+            for name, frame in chosen.items():
+                if frame.decoded is None:
+                    broken |= not self._decode(name, frame)
+            if not broken:
+                break
+        try:
+            state = self._robot.measured_to_policy(positions)
+        except RobotError as error:
+            return None, {**problems, JOINTS: str(error)}
+        for name, frame in chosen.items():
+            remark = self._remark(self._cameras[name], frame)
+            if remark:
+                problems.setdefault(name, remark)
+        stamps = {name: frame.stamp for name, frame in chosen.items()}
+        observation = Observation(
+            images={name: frame.decoded for name, frame in chosen.items()},
+            state=state,
+            stamp_ns=max(stamps.values()),
+            image_stamps_ns=stamps,
+            positions=positions,
+        )
+        with self._lock:
+            if self._choice is not None and self._choice.frames is chosen and not problems:
+                self._observation = observation
+        return observation, problems
+
+    def judge(self, now_ns: int) -> tuple[int | None, dict[str, str]]:
+        """Return the stamp that :meth:`latest` would have, and its problems, without decoding."""
+        with self._lock:
+            chosen, _, problems = self._select(now_ns)
+        return (max(f.stamp for f in chosen.values()) if chosen else None), problems
+
+    def ages(self, now_ns: int) -> dict[str, float | None]:
+        """Return the age [s] of each input's newest stamp; None when never seen."""
+        with self._lock:
+            newest = {
+                name: camera.frames[-1].stamp if camera.frames else None
+                for name, camera in self._cameras.items()
+            }
+            stamps = [track.newest for track in self._tracks.values() if track.stamps]
+            newest[JOINTS] = min(stamps) if stamps else None
+        return {
+            name: None if stamp is None else (now_ns - stamp) / NANOSECONDS
+            for name, stamp in newest.items()
+        }
+
+    def counters(self, name: str) -> dict[str, int]:
+        """Return how many messages of an input were accepted, rejected, repeated and so on."""
+        with self._lock:
+            stream = self._joints if name == JOINTS else self._cameras.get(name)
+            return dict(stream.counts) if stream else {}
+
+    # -- inside (under the lock) ------------------------------------------------------------------
+
+    def _select(self, now_ns: int):
+        """Choose frames and positions: ({camera: frame} or None, positions or None, problems)."""
+        choice = self._choice
+        if choice and choice.version == self._version and self._now <= now_ns <= choice.until:
+            return choice.frames, choice.positions, {}
+        self._choice = self._observation = None
+        if now_ns < self._now - self._max_skew:
+            self._forget_future(now_ns)
+        self._now = now_ns
+        problems: dict[str, str] = {}
+        newest: dict[str, _Frame] = {}
+        for name, stream in self._cameras.items():
+            problem = self._camera_problem(stream, now_ns)
+            if problem:
+                problems[name] = problem
+            else:
+                newest[name] = stream.frames[-1]
+        required = [n for n, c in self._robot.cameras.items() if c.required]
+        blocked = any(name in problems for name in required) or not newest
+        joint_problem = self._joint_problem(now_ns)
+        if joint_problem:
+            problems[JOINTS] = joint_problem
+        if blocked or joint_problem:
+            return None, None, problems
+        chosen = self._align(newest, required, problems)
+        if chosen is None:
+            return None, None, problems
+        positions = self._positions_at(max(f.stamp for f in chosen.values()), problems)
+        if positions is None:
+            return None, None, problems
+        for name in chosen:
+            self._cameras[name].went_back = ''
+        self._joints.went_back = ''
+        if not problems:
+            oldest = min(
+                *(frame.stamp for frame in chosen.values()),
+                *(track.newest for track in self._tracks.values() if track.stamps),
+            )
+            self._choice = _Choice(self._version, oldest + self._max_age, chosen, positions)
+        return chosen, positions, problems
+
+    def _forget_future(self, now_ns: int) -> None:
+        """Forget what a clock that jumped back has not reached yet."""
+        for stream in self._cameras.values():
+            while stream.frames and stream.frames[-1].stamp > now_ns:
+                stream.frames.pop()
+        for track in self._tracks.values():
+            track.drop_after(now_ns)
+
+    def _age_problem(self, stream: _Input, stamp: int, received, now_ns: int) -> str:
+        age = (now_ns - stamp) / NANOSECONDS
+        back = f' ({stream.went_back})' if stream.went_back else ''
+        if abs(age) > EPOCH_S:
+            return f'its stamps belong to another time base: {age:+.0f} s from the clock{back}'
+        if now_ns - stamp < -self._max_skew:
+            return (
+                f'its newest stamp is {-age:.3f} s in the future; are the clocks of two machines '
+                f'synchronised?{back}'
+            )
+        if now_ns - stamp <= self._max_age:
+            return ''
+        limit = self._max_age / NANOSECONDS
+        if received is not None and now_ns - received <= self._max_age:
+            return (
+                f'messages arrive, but their stamps are {age:.3f} s behind the clock (limit '
+                f'{limit:g} s): clock offset between machines? synchronise them (chrony){back}'
+            )
+        return f'stale: its newest stamp is {age:.3f} s old (limit {limit:g} s){back}'
+
+    def _camera_problem(self, stream: _Camera, now_ns: int) -> str:
+        if not stream.frames:
+            if not stream.seen:
+                return 'never seen'
+            return stream.fault or f'no picture since {stream.went_back or "the clock was reset"}'
+        frame = stream.frames[-1]
+        problem = self._age_problem(stream, frame.stamp, frame.received, now_ns)
+        if problem and stream.fault:
+            return f'{stream.fault}; {problem}'
+        return problem
+
+    def _joint_problem(self, now_ns: int) -> str:
+        tracks = [track for track in self._tracks.values() if track.stamps]
+        if not tracks:
+            if not self._joints.seen:
+                return 'never seen'
+            return self._joints.fault or 'no positions since the clock was reset'
+        newest: dict[int, JointTrack] = {}
+        for track in tracks:
+            for index in track.indices.tolist():
+                known = newest.get(index)
+                if known is None or known.newest < track.newest:
+                    newest[index] = track
+        names = self._robot.state_names
+        missing = [names[i] for i in range(len(names)) if i not in newest]
+        if missing:
+            reason = f' (last refused: {self._joints.fault})' if self._joints.fault else ''
+            return f'incomplete: {", ".join(missing)} never seen{reason}'
+        late: dict[str, list[str]] = {}
+        for index, track in newest.items():
+            problem = self._age_problem(self._joints, track.newest, self._joints.received, now_ns)
+            if problem:
+                late.setdefault(problem, []).append(names[index])
+        if not late:
+            return self._joints.fault
+        parts = [
+            text if len(joints) == len(names) else f'{", ".join(joints)}: {text}'
+            for text, joints in late.items()
+        ]
+        return '; '.join([self._joints.fault] * bool(self._joints.fault) + parts)
+
+    def _align(self, newest, required, problems):
+        """Take the newest frames if they belong together, else those nearest to the slowest."""
+        stamps = [frame.stamp for frame in newest.values()]
+        if max(stamps) - min(stamps) <= self._max_skew:
+            return newest
+        slowest = min(newest[name].stamp for name in required or newest)
+        chosen = {}
+        for name in newest:
+            frames = self._cameras[name].frames
+            frame = min(frames, key=lambda f: (abs(f.stamp - slowest), -f.stamp))
+            chosen[name] = frame
+        base = max(chosen[name].stamp for name in required or chosen)
+        for name in list(chosen):
+            apart = abs(chosen[name].stamp - base)
+            if apart > self._max_skew:
+                problems[name] = (
+                    f'skewed: its nearest picture is {apart / NANOSECONDS:.3f} s from the others '
+                    f'(limit {self._max_skew / NANOSECONDS:g} s)'
+                )
+                if name in required:
+                    return None
+                del chosen[name]
+        return chosen or None
+
+    def _positions_at(self, stamp: int, problems) -> np.ndarray | None:
+        positions = np.full(self._robot.dof, np.nan)
+        distance = np.full(self._robot.dof, 2**62)
+        for track in self._tracks.values():
+            if not track.stamps:
+                continue
+            values, away = track.at(stamp, 2 * self._max_skew)
+            nearer = away < distance[track.indices]
+            positions[track.indices[nearer]] = values[nearer]
+            distance[track.indices[nearer]] = away
+        far = distance > self._max_skew
+        if far.any():
+            names = [self._robot.state_names[i] for i in np.flatnonzero(far)]
+            who = 'all joints' if far.all() else ', '.join(names)
+            problems[JOINTS] = (
+                f'skewed: the nearest sample of {who} is {distance.max() / NANOSECONDS:.3f} s '
+                f'from the picture (limit {self._max_skew / NANOSECONDS:g} s)'
+            )
+            return None
+        return positions
+
+    # -- decoding (without the lock) --------------------------------------------------------------
+
+    def _decode(self, name: str, frame: _Frame) -> bool:
+        """Decode a frame once; drop it and remember why when that fails."""
+        try:
+            picture = frame.picture() if callable(frame.picture) else frame.picture
+            fault = _picture_fault(picture)
+        except Exception as error:  # a decoder's bug must not end the inference thread
+            fault = str(error) or type(error).__name__
+        if not fault:
+            frame.decoded, frame.picture = picture, picture
+            return True
+        with self._lock:
+            stream = self._cameras[name]
+            if frame in stream.frames:
+                stream.frames.remove(frame)
+            stream.refuse(f'a picture could not be used: {fault}')
+        return False
+
+    def _remark(self, stream: _Camera, frame: _Frame) -> str:
+        """Tell of a camera whose bytes do not change although its stamps do."""
+        with self._lock:
+            if frame.stamp != stream.same_until:
+                if not _same_picture(stream.last_decoded, frame.decoded):
+                    stream.same_since = frame.stamp
+                stream.last_decoded, stream.same_until = frame.decoded, frame.stamp
+            seconds = (stream.same_until - stream.same_since) / NANOSECONDS
+        if seconds < SAME_PICTURE_S:
+            return ''
+        return f'frozen? the picture has been the same for {seconds:.1f} s, to the last byte'
+
+
+def _picture_fault(picture) -> str:
+    if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8:
+        return f'a picture is {getattr(picture, "dtype", type(picture).__name__)}, not uint8'
+    if picture.ndim != 3 or picture.shape[2] != 3 or 0 in picture.shape:
+        return f'a picture has shape {picture.shape}, not [H, W, 3]'
+    return ''
+
+
+def _same_picture(one: np.ndarray | None, other: np.ndarray) -> bool:
+    if one is None or one.shape != other.shape:
+        return False
+    # Noise shows in a few rows; only suspicious pictures are compared whole.
+    return np.array_equal(one[::16], other[::16]) and np.array_equal(one, other)
