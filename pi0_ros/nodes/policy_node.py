@@ -309,7 +309,7 @@ class PolicyNode(ManagedNode):
             make_stitcher(settings.stitching, settings.blend_ticks),
             settings.execution_horizon, settings.setpoint_lead,
         )  # fmt: skip
-        self._new_buffer()
+        self._buffer = ObservationBuffer(self.robot, settings.max_age, settings.max_skew)
         self._meters = {name: Meter() for name in [*self.robot.cameras, 'joint_states']}
         self._pub_setpoint = self._own(
             self.create_publisher(JointState, 'joint_command_raw', 10), self.destroy_publisher
@@ -394,11 +394,6 @@ class PolicyNode(ManagedNode):
     def _parameters_by_name(self) -> dict:
         names = self.list_parameters([], 0).names
         return {parameter.name: parameter for parameter in self.get_parameters(names)}
-
-    def _new_buffer(self) -> None:
-        self._buffer = ObservationBuffer(
-            self.robot, max_age=self.parameter('max_age'), max_skew=self.parameter('max_skew')
-        )
 
     # -- inputs (executor's thread) ---------------------------------------------------------------
     def _subscribe(self, name, kind, topic, qos, callback, raw=False) -> None:
@@ -518,7 +513,7 @@ class PolicyNode(ManagedNode):
 
     def _on_jump_back(self, jump) -> None:
         with self._lock:
-            self._new_buffer()
+            self._buffer.clear()
             self._drop_motion(reset=True)
             self._usable_at = -float('inf')
         self.get_logger().warning(
@@ -819,10 +814,7 @@ class PolicyNode(ManagedNode):
 
 def _decode(kind, data: bytes, encoding: str | None):
     """Return the RGB array of a serialized message; called when an inference needs it."""
-    message = deserialize_message(data, kind)
-    if encoding and kind is Image:
-        message.encoding = encoding
-    return decode_image(message)
+    return decode_image(deserialize_message(data, kind), encoding)
 
 
 def _event_callbacks(incompatible_qos):
