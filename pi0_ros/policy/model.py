@@ -25,8 +25,11 @@ from pi0_ros.errors import Pi0RosError
 from pi0_ros.policy import weights as weight_files
 from pi0_ros.policy.config import FAMILIES, GemmaConfig, Pi0Config
 from pi0_ros.policy.guidance import Guidance, ModelGuidance
+from pi0_ros.policy.memory import keep_freed_memory
 
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16}
+GELU_SLOPE = math.sqrt(2 / math.pi)
+GELU_BLOCK = 128 * 1024  # elements: 512 KiB, a quarter of a usual second-level cache
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -49,20 +52,51 @@ def attend_eager(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor
 
 def rotation_tables(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
     """
-    Return cosine and sine of the rotary embedding, float32 [..., head_dim/2].
+    Return cosine and signed sine of the rotary embedding for ``rotate``, float32 [..., head_dim].
 
     Computed afresh from the config, so that no change of the module's dtype can round them.
     """
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device)
     angles = positions[..., None].float() * (1.0 / theta ** (exponents / head_dim))
-    return angles.cos(), angles.sin()
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the halves of the last axis in float32 and cast back; cos, sin [..., D/2]."""
-    first, second = x.float().chunk(2, dim=-1)
-    turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-    return turned.to(x.dtype)
+    """Rotate the halves of the last axis in float32 and cast back; tables as wide as x."""
+    wide = x.float()
+    swapped = wide.roll(x.shape[-1] // 2, dims=-1)
+    return torch.addcmul(wide * cos, swapped, sin).to(x.dtype)
+
+
+def gelu(x: Tensor, times: Tensor | None = None) -> Tensor:
+    """
+    Return GELU (tanh form) of x, multiplied by ``times`` if given.
+
+    For inference in float32 on a CPU written as x / (1 + exp(-2 u)) over blocks that stay in the
+    cache: within 1e-6 of torch's own and 40 % faster.
+    """
+    plain = x.device.type != 'cpu' or x.dtype != torch.float32 or torch.is_grad_enabled()
+    if plain or torch.compiler.is_compiling():
+        y = F.gelu(x, approximate='tanh')
+        return y if times is None else y * times
+    out = torch.empty(x.shape)
+    rows = max(1, GELU_BLOCK // x.shape[-1])
+    sources = x.flatten(0, -2).split(rows)
+    factors = [None] * len(sources) if times is None else times.flatten(0, -2).split(rows)
+    for source, factor, block in zip(sources, factors, out.flatten(0, -2).split(rows)):
+        torch.mul(source, source, out=block)
+        block.mul_(-2 * GELU_SLOPE * 0.044715).sub_(2 * GELU_SLOPE).mul_(source).exp_().add_(1.0)
+        torch.div(source, block, out=block)
+        if factor is not None:
+            block.mul_(factor)
+    return out
+
+
+def root_mean_square_norm(x: Tensor, eps: float) -> Tensor:
+    """Return x divided by its root mean square over the last axis, float32."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+    return x * torch.rsqrt(norm.square() / x.shape[-1] + eps)
 
 
 def time_embedding(times: Tensor, width: int, config: Pi0Config) -> Tensor:
@@ -100,9 +134,8 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor, modulation: None = None) -> tuple[Tensor, None]:
         """Return the normed x in its dtype, and no gate."""
-        h = x.float()
-        h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + self.eps)
-        return (h * (1.0 + self.weight)).to(x.dtype), None
+        h = root_mean_square_norm(x, self.eps)
+        return torch.addcmul(h, h, self.weight).to(x.dtype), None
 
 
 class AdaptiveRMSNorm(nn.Module):
@@ -116,9 +149,8 @@ class AdaptiveRMSNorm(nn.Module):
     def forward(self, x: Tensor, modulation: Tensor) -> tuple[Tensor, Tensor]:
         """Return the normed x in its dtype, and the residual's gate; modulation [B, 1, 3 W]."""
         scale, shift, gate = modulation.chunk(3, dim=-1)
-        h = x.float()
-        h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + self.eps)
-        return (h * (1.0 + scale) + shift).to(x.dtype), gate.to(x.dtype)
+        h = root_mean_square_norm(x, self.eps)
+        return (torch.addcmul(h, h, scale) + shift).to(x.dtype), gate.to(x.dtype)
 
 
 class VisionLayer(nn.Module):
@@ -140,7 +172,7 @@ class VisionLayer(nn.Module):
         qkv = self.qkv(self.norm1(x)).view(n, tokens, 3, self.heads, -1)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         x = x + self.out(attention(q, k, v, None).transpose(1, 2).reshape(n, tokens, hidden))
-        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate='tanh'))
+        return x + self.down(gelu(self.up(self.norm2(x))))
 
 
 class VisionTower(nn.Module):
@@ -192,10 +224,10 @@ class GemmaLayer(nn.Module):
 
     def _kv(self, kv: Tensor, rotation) -> tuple[Tensor, Tensor]:
         """Return rotated keys and values [B, G, T, D] of their projections [B, T, 2 G D]."""
-        b, t, _ = kv.shape
-        k, v = kv.view(b, t, 2, self.kv_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
+        k, v = kv.unflatten(-1, (2, self.kv_heads, self.head_dim)).unbind(2)
         cos, sin = rotation
-        return rotate(k, cos[:, None], sin[:, None]), v
+        k = rotate(k, cos[:, :, None], sin[:, :, None])
+        return k.transpose(1, 2), v.transpose(1, 2)
 
     def keys_values(self, x: Tensor, rotation) -> tuple[Tensor, Tensor]:
         """Return only the keys and values of x [B, T, W]."""
@@ -206,7 +238,7 @@ class GemmaLayer(nn.Module):
         """
         Return the block's output for x [B, T, W].
 
-        :param rotation: cosine and sine [B or 1, T, D/2]
+        :param rotation: cosine and sine [B or 1, T, D]
         :param join: takes the keys and values of x, returns all those to attend to
         :param mask: bool [B, 1, 1, K] of valid keys, or None
         :param modulation: what each adaptive norm gets
@@ -216,16 +248,18 @@ class GemmaLayer(nn.Module):
         h, gate = self.norm1(x, modulation[0])
         qkv = self.qkv(h)
         k, v = join(*self._kv(qkv[..., self.q_rows :], rotation))
-        q = qkv[..., : self.q_rows].reshape(b, t, groups, -1, d).permute(0, 2, 3, 1, 4)
         cos, sin = rotation
-        q = rotate(q, cos[:, None, None], sin[:, None, None])
-        y = attention(q.reshape(b, groups, -1, d), k, v, mask)
-        y = y.view(b, groups, -1, t, d).permute(0, 3, 1, 2, 4).reshape(b, t, self.q_rows)
+        q = qkv[..., : self.q_rows].unflatten(-1, (-1, d))  # [B, T, heads, D]
+        q = rotate(q, cos[:, :, None], sin[:, :, None])
+        # The queries of a group, all positions and heads, attend as one long row of queries.
+        q = q.unflatten(2, (groups, -1)).transpose(1, 2).reshape(b, groups, -1, d)
+        y = attention(q, k, v, mask)
+        y = y.reshape(b, groups, t, -1).transpose(1, 2).reshape(b, t, self.q_rows)
         y = self.out(y)
         x = x + (y if gate is None else gate * y)
         h, gate = self.norm2(x, modulation[1])
         gates, up = self.gate_up(h).chunk(2, dim=-1)
-        y = self.down(F.gelu(gates, approximate='tanh') * up)
+        y = self.down(gelu(gates, up))
         return x + (y if gate is None else gate * y)
 
 
@@ -326,6 +360,8 @@ class Pi0Model(nn.Module):
         name = str(dtype).removeprefix('torch.')
         if name not in DTYPES:
             raise Pi0RosError(f"model dtype '{name}' is not one of {', '.join(DTYPES)}")
+        if torch.device(device).type == 'cpu':
+            keep_freed_memory()
         with torch.device('meta'):
             model = cls(config)
         for module_name, module in model.named_modules():
@@ -366,7 +402,19 @@ class Pi0Model(nn.Module):
                 'dtype bfloat16'
             ) from error
         source.read_into(model)
+        model.lay_out()
         return model
+
+    def lay_out(self) -> None:
+        """
+        Lay the expert's matrices out by columns on the CPU; shapes and values stay.
+
+        The flow multiplies 50 tokens at a time, for which that order is a quarter faster.
+        """
+        if self.device.type == 'cpu':
+            for layer in self.expert.layers:
+                for linear in (layer.qkv, layer.out, layer.gate_up, layer.down):
+                    linear.weight.data = linear.weight.data.t().contiguous().t()
 
     @classmethod
     def random(cls, config: Pi0Config, seed: int = 0, device='cpu', dtype='float32') -> Pi0Model:
@@ -385,6 +433,7 @@ class Pi0Model(nn.Module):
                 for rows in parameter.data.split(4096):
                     values = torch.randn(rows.shape, generator=generator) * scale
                     rows.copy_(values + 1.0 if layer_norm else values)
+        model.lay_out()
         return model
 
     def save(self, path, dtype: str | None = None, metadata: dict | None = None, progress=None):
