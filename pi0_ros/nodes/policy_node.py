@@ -536,7 +536,7 @@ class PolicyNode(ManagedNode):
             return
         if self._inference.state == 'busy':
             return
-        if not self._executor.wants_chunk(self._inference.delay.seconds):
+        if not self._executor.wants_chunk(FRAME_WAIT_S + self._inference.delay.seconds):
             self._wanted_since = None
             return
         now = time.monotonic()

@@ -131,6 +131,10 @@ class FakeRobot:
         if tick % 4 == 0:
             self.publish_images(stamp_ns)
 
+    def pause(self, seconds: float) -> None:
+        """Pace a loop over simulated time; no test depends on how long this takes."""
+        self._stop.wait(seconds)
+
     def say(self, prompt: str) -> None:
         self._prompt.publish(String(data=prompt))
 
@@ -194,6 +198,13 @@ class FakeRobot:
         with self._changed:
             stamps = [ns_from_time(m.header.stamp) for _, m in self.setpoints]
         return np.array(stamps, dtype=np.float64) / 1e9
+
+    def expect_silence(self) -> None:
+        """Fail when a setpoint or chunk comes between two of the node's diagnostics."""
+        for _ in range(2):  # what was under way during the first second does not count
+            self.forget()
+            self.until(lambda: 'policy' in self.status and 'executor' in self.status)
+        assert self.setpoints == [] and self.chunks == []
 
     def forget(self) -> None:
         with self._changed:

@@ -17,7 +17,7 @@ import numpy as np
 
 
 class Scripted:
-    """Chunk of ``rows`` rows at the measured state; sleeps ``latency`` seconds per call."""
+    """Stays at the measured state; sleeps ``latency`` s from call ``slow_from`` on."""
 
     def __init__(self, parameters):
         self.parameters = parameters
@@ -57,7 +57,7 @@ class Scripted:
         return self.actions(observation)
 
     def work(self):
-        if self.latency:
+        if self.latency and self.calls >= int(self.parameters.get('slow_from', 1)):
             time.sleep(self.latency)
 
     def actions(self, observation):
