@@ -30,7 +30,7 @@ import numpy as np
 from pi0_ros.bringup import Settings, node_graph
 from pi0_ros.errors import Pi0RosError
 from pi0_ros.robot import RobotSpec
-from pi0_ros.supervisor import QUIET_THREADS, Supervisor, died
+from pi0_ros.supervisor import QUIET_THREADS, ProcessDied, Supervisor, died
 
 DEFAULT_PROMPT = {
     'transfer_cube': 'pick up the cube with the right arm and hand it over to the left arm',
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         with ended_by_signals():
             return _run(args, robot, domain, out, console)
-    except DemoFailed as error:
+    except (DemoFailed, ProcessDied) as error:
         console.print(str(error), style='bold red', markup=False, soft_wrap=True)
         return EXIT_FAILED
 
@@ -243,12 +243,17 @@ def _checkpoint(args, out: Path, console) -> tuple[str, bool]:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into KeyboardInterrupt, so that every way out stops the children."""
+    """
+    Turn every polite end into KeyboardInterrupt, so that each way out stops the children.
+
+    SIGINT too: a shell that starts the demo in the background has it ignored.
+    """
 
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    before = {n: signal.signal(n, interrupt) for n in (signal.SIGTERM, signal.SIGHUP)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {n: signal.signal(n, interrupt) for n in numbers}
     try:
         yield
     finally:
