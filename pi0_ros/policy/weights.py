@@ -240,7 +240,7 @@ def find_files(path: Path) -> list[Path]:
             if (path / name).is_file():
                 return find_files(path / name)
         pickles = sorted(p.name for p in path.glob('*') if p.suffix in ('.bin', '.pt', '.pth'))
-        other = f' (pickles are refused: {_listed(pickles)})' if pickles else ''
+        other = f' (pickles are refused: {listed(pickles)})' if pickles else ''
         raise Pi0RosError(
             f'{path} holds no model.safetensors or model.safetensors.index.json{other}; give a '
             'folder that does'
@@ -254,12 +254,12 @@ def find_files(path: Path) -> list[Path]:
             raise Pi0RosError(f'{path} is no safetensors index; download it again') from None
         outside = [name for name in names if Path(name).name != name]
         if outside:
-            raise Pi0RosError(f'{path} names shards outside its folder: {_listed(outside)}')
+            raise Pi0RosError(f'{path} names shards outside its folder: {listed(outside)}')
         missing = [name for name in names if not (path.parent / name).is_file()]
         if missing:
             raise Pi0RosError(
                 f'{path.parent}: {len(missing)} of {len(names)} shards are missing: '
-                f'{_listed(missing)}; download them'
+                f'{listed(missing)}; download them'
             )
         return [path.parent / name for name in names]
     return [path]
@@ -306,7 +306,7 @@ class WeightSource:
             found, notes = read_header(file)
             twice = sorted(set(found) & set(entries))
             if twice:
-                raise Pi0RosError(f'{file}: {_listed(twice)} are in another shard too')
+                raise Pi0RosError(f'{file}: {listed(twice)} are in another shard too')
             entries.update(found)
             metadata.update(notes)
         return cls(path, entries, metadata)
@@ -354,7 +354,7 @@ class WeightSource:
             if entry.dtype not in DTYPES:
                 foreign.append(f'{entry.key} ({entry.dtype})')
         faults = [
-            f'{len(names)} {word}: {_listed(names)}'
+            f'{len(names)} {word}: {listed(names)}'
             for word, names in (
                 ('missing', missing),
                 ('extra', extra),
@@ -511,7 +511,8 @@ def word_to_dtype(word: str) -> torch.dtype:
     return DTYPE_WORDS[name]
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """Return names joined for an error, the first dozen spelled out."""
     shown = ', '.join(names[:LISTED])
     more = len(names) - LISTED
     return f'{shown} and {more} more' if more > 0 else shown
