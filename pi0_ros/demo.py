@@ -49,6 +49,9 @@ REST_BOUND_S = 15.0
 LAST_DOMAIN = 100
 """The highest ROS domain whose ports stay below Linux's ephemeral ones."""
 
+PATIENCE_S = 2.0
+"""How long simulator and controllers wait for each other on a machine that is busy otherwise."""
+
 POLL_S = 0.1
 
 RANDOM_WEIGHTS = (
@@ -132,7 +135,11 @@ def _run(args, robot: RobotSpec, domain: int, out: Path, console) -> int:
                 'task': args.task,
                 'seed': args.seed,
                 'real_time_factor': args.real_time_factor,
-            }
+                'lockstep_timeout': PATIENCE_S,
+            },
+            # A busy machine may take a second for one picture: that is no dead simulator, whose
+            # end the supervisor would notice.
+            'safety_filter': {'clock_timeout': 2.0 * PATIENCE_S},
         },
     )
     processes = node_graph(settings)
@@ -154,6 +161,9 @@ def _run(args, robot: RobotSpec, domain: int, out: Path, console) -> int:
             result = _watch(args, robot, supervisor, observer, console)
         finally:
             recording = observer.close()
+        for child in supervisor.dead():
+            text = f'{child.process.name} {child.ended}; see {child.log}'
+            console.print(text, markup=False, soft_wrap=True)
     summary = summarise(bag, robot, result, args, random_weights)
     summary['recorded_messages'] = dict(sorted(recording.counts.items()))
     if not args.no_pictures:
