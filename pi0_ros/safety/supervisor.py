@@ -11,8 +11,8 @@ ramping_in    a first target far from the pose is approached at a slow set speed
 active        setpoints are played through the filter
 ramping_down  braking inside every limit, from the last command
 holding       standing; the position reached is sent on; says why and what ends it
-stopped       latched; brakes, holds while a fault eases the command to the measured pose, then
-              sends nothing: what is not sent cannot be re-sent as if it were new
+stopped       latched; brakes (after a fault: eases to the measured pose) and holds there; falls
+              silent when the arm is moved away, so that it is not pulled back when power returns
 
 Liveness is judged by arrival on the caller's steady clock. Used by the node and by replay alike.
 """
@@ -393,7 +393,7 @@ class SafetySupervisor:
         return command, report
 
     def _come_to_rest(self):
-        """Brake; after a fault ease to where the arm really is; then fall silent."""
+        """Brake; after a fault ease to where the arm really is; hold while it stays there."""
         if self._ease_to is not None:
             target = np.where(self._gated, self._ease_to, self._filter.command)
             command, report = self._filter.step(target, self._pose, np.zeros(self.limits.dof))
@@ -401,8 +401,9 @@ class SafetySupervisor:
                 self._ease_to = None
             return command, report
         command, report = self._filter.brake()
-        if self._filter.at_rest:
-            self._commanded = False
+        if self._filter.at_rest and self._pose is not None:
+            away = np.abs(command - self._pose) > self._tracking_error
+            self._commanded = not away.any()
         return command, report
 
     # -- helpers ------------------------------------------------------------------------------
