@@ -51,6 +51,8 @@ CHECKS = ('collision', 'tracking_error')
 ANY_PUBLISHER = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
 """Matches publishers of every reliability and durability (field report B31)."""
 
+RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
+
 LATCHED = QoSProfile(
     depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL
 )
@@ -265,7 +267,7 @@ class SafetyFilterNode(ManagedNode):
             start=self.parameter('start'),
             setpoint_lead=self.parameter('setpoint_lead'),
             squeeze=squeeze or None,
-            distance=self._collision.distance if self._collision else None,
+            distance=self._measure_clearance if self._collision else None,
             clearance=robot.collision.stop_distance if self._collision else 0.0,
         )  # fmt: skip
         self._time = FilterTime(
@@ -286,6 +288,7 @@ class SafetyFilterNode(ManagedNode):
         self._lateness = np.zeros(LATENESS_TICKS)
         self._jumps = 0
         self._warned_at = -math.inf
+        self._clearance = (math.inf, '')
         self._connect(limits)
 
     def _connect(self, limits: Limits) -> None:
@@ -308,7 +311,9 @@ class SafetyFilterNode(ManagedNode):
                 JointState, topic, lambda message, topic=topic: self._on_joints(topic, message)
             )
         if self.parameter('motor_error_topic'):
-            self._subscribe(String, self.parameter('motor_error_topic'), self._on_motor_error)
+            self._subscribe_surely(
+                String, self.parameter('motor_error_topic'), self._on_motor_error
+            )
         self._connect_stop()
         for kind, name, callback in (
             (SetBool, 'safety_filter/enable', self._on_enable),
@@ -318,20 +323,9 @@ class SafetyFilterNode(ManagedNode):
             own.append((self.destroy_service, self.create_service(kind, name, callback)))
 
     def _connect_stop(self) -> None:
-        """
-        Subscribe to ``emergency_stop`` more than once; the same stop may arrive twice.
-
-        Best effort hears every publisher, reliable is sent again what was lost, transient local
-        learns of a stop that was latched before this node started.
-        """
-        quiet = SubscriptionEventCallbacks(
-            incompatible_qos=lambda event: None, use_default_callbacks=False
-        )
-        reliable = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
+        """Subscribe to ``emergency_stop``; the same stop may arrive more than once."""
         topic = 'emergency_stop'
-        self._subscribe(Bool, topic, self._on_emergency_stop)
-        self._subscribe(Bool, topic, self._on_emergency_stop, reliable, quiet)
-        self._subscribe(Bool, topic, self._on_emergency_stop, LATCHED, quiet)
+        self._subscribe_surely(Bool, topic, self._on_emergency_stop)
         if self._heartbeat is None:
             return
         limit = Duration(nanoseconds=round(self.parameter('stop_heartbeat_timeout') * 1e9))
@@ -347,6 +341,20 @@ class SafetyFilterNode(ManagedNode):
                     incompatible_qos=lambda event: None, use_default_callbacks=False, **callback
                 ),
             )  # fmt: skip
+
+    def _subscribe_surely(self, kind, topic: str, callback) -> None:
+        """
+        Subscribe in three ways to what must not be missed and may arrive twice.
+
+        Best effort hears every publisher, reliable is sent again what was lost, transient local
+        learns what was latched before this node started.
+        """
+        quiet = SubscriptionEventCallbacks(
+            incompatible_qos=lambda event: None, use_default_callbacks=False
+        )
+        self._subscribe(kind, topic, callback)
+        self._subscribe(kind, topic, callback, RELIABLE, quiet)
+        self._subscribe(kind, topic, callback, LATCHED, quiet)
 
     def _subscribe(self, kind, topic, callback, qos=ANY_PUBLISHER, events=None) -> None:
         subscription = self.create_subscription(kind, topic, callback, qos, event_callbacks=events)
@@ -605,6 +613,10 @@ class SafetyFilterNode(ManagedNode):
             self._outputs.publish(encoded)
         self._command_publisher.publish(self._command)
 
+    def _measure_clearance(self, command: np.ndarray) -> tuple[float, str]:
+        self._clearance = self._collision.distance(command)
+        return self._clearance
+
     # -- reporting (executor's thread) ---------------------------------------------------------
 
     def _complain(self, key: str, text: str) -> None:
@@ -655,8 +667,20 @@ class SafetyFilterNode(ManagedNode):
         rows = [self._state_row(), self._tick_row(), self._joints_row()]
         if self.clock.simulated and self._time.standing:
             rows.append(Status('clock', WARN, '/clock stands still, the wall clock goes on'))
-        rows += self._foreign_rows() + self._checks_rows()
+        rows += self._clearance_rows() + self._foreign_rows() + self._checks_rows()
         return rows
+
+    def _clearance_rows(self) -> list[Status]:
+        metres, what = self._clearance
+        if self._collision is None or not what:
+            return []
+        near = metres < self._robot.collision.slow_distance
+        return [
+            Status(
+                'clearance', WARN if near else OK, f'{what}: {metres:.3f} m',
+                {'between': what, 'clearance [m]': f'{metres:.4f}'},
+            )
+        ]  # fmt: skip
 
     def _tick_row(self) -> Status:
         recent = np.sort(self._lateness[: min(self._ticks, LATENESS_TICKS)]) * 1e3

@@ -66,6 +66,11 @@ def wait_for(condition, timeout: float = 10.0, what: str = ''):
     raise AssertionError(f'not within {timeout} s: {what or condition}')
 
 
+def same(one: np.ndarray, two: np.ndarray) -> bool:
+    """Return whether two commands are one, rounding aside."""
+    return bool(np.abs(one - two).max() < 1e-9)
+
+
 class Lab:
     """Robot, operator and observer of one filter; made by :func:`lab`."""
 
@@ -179,11 +184,13 @@ class Lab:
         )  # fmt: skip
 
     def wait_for_rest(self, timeout: float = 5.0) -> None:
-        """Wait until eleven commands in a row are equal."""
+        """Wait until eleven commands in a row are equal, or a stopped filter has fallen silent."""
 
         def at_rest():
-            last = [c for _, c in self.received[-11:]]
-            return len(last) == 11 and all(np.array_equal(c, last[0]) for c in last)
+            last = self.received[-11:]
+            if self.state == 'stopped' and last and time.monotonic() - last[-1][0] > 0.3:
+                return True
+            return len(last) == 11 and all(same(c, last[0][1]) for _, c in last)
 
         wait_for(at_rest, timeout, 'rest')
 
@@ -191,7 +198,7 @@ class Lab:
         """Return the arrival time of the last command that differs from its predecessor."""
         received = list(self.received)
         return max(
-            (t for (_, a), (t, b) in zip(received, received[1:]) if not np.array_equal(a, b)),
+            (t for (_, a), (t, b) in zip(received, received[1:]) if not same(a, b)),
             default=-np.inf,
         )
 

@@ -23,10 +23,13 @@ from safety_lab import (
     environment,
     lab,
     policy_units,
+    same,
     wait_for,
 )
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, String
+
+from pi0_ros.safety.supervisor import SETTLED
 
 MOVING = [0, 3, 5, 7, 10, 12]  # joints that the sender swings
 REST_BOUND_S = 1.0
@@ -107,13 +110,14 @@ def start_motion(room) -> subprocess.Popen:
 
 def test_it_follows_a_feasible_motion_within_a_tick(fresh):
     start_motion(fresh)
-    wait_for(lambda: len(fresh.received) > 150, 10.0, '3 s of commands')
+    active = len(fresh.received)
+    wait_for(lambda: len(fresh.received) > active + 110, 10.0, 'a whole swing of 2 s')
 
-    commands = fresh.commands()
-
-    assert_inside_every_limit(commands)
+    assert_inside_every_limit(fresh.commands())
+    commands = fresh.commands()[active:]
     moving = commands[:, MOVING] - START[MOVING]
     assert moving.max() == pytest.approx(0.4, abs=0.01)
+    assert moving.min() == pytest.approx(0.0, abs=0.01)
     assert np.ptp(moving, axis=1).max() < 1e-6  # all joints swing alike: none was held back
     still = np.setdiff1d(np.arange(14), MOVING)
     assert np.abs(commands[:, still] - START[still]).max() < 1e-6
@@ -248,7 +252,7 @@ def test_two_commanders_are_refused_by_name(fresh):
 
 
 def bad_setpoints():
-    good = policy_units(START)
+    good = policy_units(START).tolist()
     yield 'NaN', NAMES, [*good[:3], np.nan, *good[4:]]
     yield 'infinite', NAMES, [np.inf, *good[1:]]
     yield 'empty', [], []
@@ -290,7 +294,9 @@ def test_a_far_first_target_is_approached_slowly(fresh, raw):
     commands = fresh.commands()
     assert_inside_every_limit(commands)
     speeds = np.abs(np.diff(commands[:, 0])) * 50.0
-    assert speeds.max() <= 0.3 * 1.01  # start_speed
+    approaching = commands[1:, 0] < far[0] - SETTLED
+    assert approaching.sum() > 100
+    assert speeds[approaching].max() <= 0.3 * 1.01  # start_speed
 
 
 def test_odd_velocities_are_ignored(fresh, raw):
@@ -411,7 +417,7 @@ def test_a_signal_mid_motion_brings_the_arm_to_rest_and_ends_cleanly(number):
         assert process.wait(5.0) == 0
         commands = room.commands()
         assert_inside_every_limit(commands)
-        assert np.array_equal(commands[-1], commands[-2])  # at rest before it fell silent
+        assert same(commands[-1], commands[-2])  # at rest before it fell silent
 
 
 def refused(*parameters: str, files=()) -> str:
