@@ -89,7 +89,8 @@ def run(args: argparse.Namespace) -> int:
     """
     Run the demo.
 
-    :return: 0; 1 when a process died or the run stalled (the reason is printed).
+    :return: 0; 1 when a process died or the run stalled (the reason is printed), or when a command
+        left the limits or a message was lost to a QoS mismatch.
     :raises Pi0RosError: for a mistake in the arguments, or a missing library.
     """
     if not args.seconds > 0.0:
@@ -174,7 +175,8 @@ def _run(args, robot: RobotSpec, domain: int, out: Path, console) -> int:
     text = json.dumps(summary, indent=2, allow_nan=False)
     (out / 'summary.json').write_text(text + '\n', encoding='utf-8')
     _print_summary(console, summary, out)
-    return 0
+    wrong = summary['joint_command']['outside_limits'] + summary['messages_lost_to_qos_mismatch']
+    return EXIT_FAILED if wrong else 0
 
 
 # -- preparation ------------------------------------------------------------------------------

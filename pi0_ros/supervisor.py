@@ -110,7 +110,7 @@ class Supervisor:
         """
         Raise for the first required process that has ended.
 
-        :raises ProcessDied: with its exit status and the end of its log.
+        :raises ProcessDied: with the end of its log and its exit status.
         """
         for child in self.dead():
             if child.process.required:
@@ -134,12 +134,10 @@ class Supervisor:
 
 
 def died(child: Child, why: str = '') -> ProcessDied:
-    """Return the error for a process that has ended."""
-    tail = '\n'.join(f'    {line}' for line in child.log_tail().splitlines()) or '    (empty)'
-    because = f'; {why}' if why else ''
-    return ProcessDied(
-        f'{child.process.name} {child.ended}{because}. The end of {child.log}:\n{tail}'
-    )
+    """Return the error for a process that has ended: the end of its log, then the sentence."""
+    tail = ''.join(f'    {line}\n' for line in child.log_tail().splitlines())
+    log = f'{child.log} ends with:\n{tail}' if tail else f'{child.log} is empty.\n'
+    return ProcessDied(f'{log}{child.process.name} {child.ended}{"; " if why else ""}{why}')
 
 
 def _death_guard():
