@@ -202,7 +202,7 @@ def plot_joints(run: Run, robot: RobotSpec, path: Path) -> None:
             f'{robot.name}: commanded against measured', x=0.01, y=0.992, ha='left', fontsize=12
         )
         figure.legend(
-            handles, labels, loc='upper right', ncols=len(labels), frameon=False, fontsize=9
+            handles, labels, loc='upper right', ncol=len(labels), frameon=False, fontsize=9
         )
         figure.tight_layout(rect=(0, 0, 1, 0.985))
         figure.savefig(path, dpi=110, facecolor='white')
