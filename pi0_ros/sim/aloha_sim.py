@@ -4,8 +4,8 @@ gym-aloha's MuJoCo ALOHA as a robot that speaks a :class:`RobotSpec`'s units.
 
 Used by the ``sim_robot`` node, the demo and the scripted expert; imports no ROS. Only gym-aloha's
 scene files are used, not its environment class: that one renders three 640x480 views a step and
-keeps the cube's pose in a global that two environments share. The physics is the same to the last
-bit (``test/sim`` compares trajectories).
+keeps the cube's pose in a global that two environments share. The physics is the same
+(``test/sim`` compares trajectories, rewards and objects).
 
 Facts of the scene that surprise: the registered action space says +-1 although joints are radians;
 actuators clip the fingers to 0.021..0.057 m, narrower than the gripper's calibration, so a closed
@@ -171,7 +171,7 @@ class AlohaSim:
         self.robot = robot or RobotSpec.load('aloha')
         self._check_robot()
         self.model = model = mujoco.MjModel.from_xml_path(str(scene))
-        model.vis.quality.offsamples = 0  # 10 instead of 95 ms a frame without these
+        model.vis.quality.offsamples = 0  # a frame takes a fraction without these
         model.vis.quality.shadowsize = 0
         self.data = mujoco.MjData(model)
         self._scratch = mujoco.MjData(model)  # for forward kinematics
