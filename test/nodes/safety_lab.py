@@ -168,7 +168,7 @@ class Lab:
 
     def ready(self) -> None:
         """Wait until the filter has a steady pose, and enable it."""
-        self.wait_for_state('ready')
+        self.wait_for_state('ready', 'holding')
         wait_for(lambda: self.enable().success, 5.0, 'a filter that can be enabled')
 
     # -- observer
