@@ -50,7 +50,7 @@ def make_inputs(config: Pi0Config, cameras: int, valid: int, device: str, seed: 
 
 
 class TransformersPi0:
-    """transformers' native PI0 (5.4 and later) with our weights, fed as its own processor would."""
+    """transformers' native PI0 (5.4 and later) with our weights."""
 
     def __init__(self, model: Pi0Model):
         """Build the peer and copy the weights over, name by name."""
@@ -247,9 +247,8 @@ def run_case(model, fast, peers, args, cameras: int, rate: float) -> dict:
     case['times_ms'] = {k: spread(v) for k, v in alternate(calls, args.repeats, device).items()}
     if device.startswith('cuda'):
         case['peak_gib'] = torch.cuda.max_memory_allocated() / 2**30
-    case['stages_ms'] = {
-        k: 1e3 * v for k, v in stage_times(model, inputs, max(3, args.repeats // 2), device).items()
-    }
+    stages = stage_times(model, inputs, max(3, args.repeats // 2), device)
+    case['stages_ms'] = {name: 1e3 * seconds for name, seconds in stages.items()}
     flops = needed_flops(config, cameras, args.valid_tokens)
     ours = case['times_ms']['pi0_ros']['median'] / 1e3
     case['gflop'] = flops / 1e9
@@ -284,7 +283,7 @@ def main() -> int:
     parser.add_argument('--dtype', default='float32', choices=('float32', 'bfloat16'))
     parser.add_argument('--threads', type=int, default=2, help='CPU threads')
     parser.add_argument('--repeats', type=int, default=9, help='timed calls of each (at least 7)')
-    parser.add_argument('--cameras', type=int, nargs='*', help='cameras present (default: 3 2, cuda: 3 2 1)')
+    parser.add_argument('--cameras', type=int, nargs='*', help='present (default: 3 2; cuda 3 2 1)')
     parser.add_argument('--valid-tokens', type=int, default=12, help='real tokens of the 48')
     parser.add_argument('--no-peer', action='store_true', help='measure pi0_ros alone')
     parser.add_argument('--mode', default='auto', choices=('auto', 'eager', 'graph', 'compile'))

@@ -95,7 +95,11 @@ _ATTENTION = f'{_BLOCK}MultiHeadDotProductAttention_0/'
 for _theirs, _ours in (('query', 'q'), ('key', 'k'), ('value', 'v')):
     for _kind, _name in (('kernel', 'weight'), ('bias', 'bias')):
         _JAX_RULES.append(
-            (f'{_ATTENTION}{_theirs}/{_kind}', f'{_LAYER}self_attn.{_ours}_proj.{_name}', _heads_in)
+            (
+                f'{_ATTENTION}{_theirs}/{_kind}',
+                f'{_LAYER}self_attn.{_ours}_proj.{_name}',
+                _heads_in,
+            )
         )
 _JAX_RULES += [
     (f'{_ATTENTION}out/kernel', f'{_LAYER}self_attn.out_proj.weight', _heads_out),
@@ -418,8 +422,8 @@ def convert(
     """
     Convert a checkpoint into a folder of the documented format (docs/checkpoints.md).
 
-    Writes ``model.safetensors`` and ``config.json``, and copies the files of statistics, processors
-    and tokenizer that lie beside the weights unchanged.
+    Writes ``model.safetensors`` and ``config.json``; copies statistics, processors and tokenizer
+    that lie beside the weights unchanged.
 
     :param source: see ``open_source``
     :param destination: a folder; made if it does not exist

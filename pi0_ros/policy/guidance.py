@@ -99,7 +99,8 @@ def guidance_weight(time: float, max_weight: float) -> float:
     """
     Return the scalar weight of the correction at flow time t (1 is noise, 0 is data).
 
-    With tau = 1 - t and r^2 = (1 - tau)^2 / ((1 - tau)^2 + tau^2): min(cap, (1 - tau) / (tau r^2)).
+    With tau = 1 - t and r^2 = (1 - tau)^2 / ((1 - tau)^2 + tau^2): (1 - tau) / (tau r^2), at most
+    ``max_weight``.
     """
     tau = 1.0 - time
     if tau <= 0.0 or time <= 0.0:
@@ -108,7 +109,7 @@ def guidance_weight(time: float, max_weight: float) -> float:
 
 
 class ModelGuidance:
-    """A ``Guidance`` laid out for one batch in the model's space: target and weights as tensors."""
+    """A ``Guidance`` laid out for one batch in the model's space, as tensors."""
 
     def __init__(self, guidance: Guidance, batch: int, chunk: int, action_dim: int, device):
         """

@@ -64,12 +64,13 @@ _HEADS = r'(?:state_proj|action_in_proj|action_out_proj|action_time_mlp_(?:in|ou
 _HEADS += r'|time_mlp_(?:in|out))\.(?:weight|bias)'
 _VLM = r'(?:model\.)?(?:paligemma_with_expert\.paligemma|vlm)\.(?:model\.)?'
 _DIT = r'(?:model\.)?(?:paligemma_with_expert\.gemma_expert(?:\.model)?|dit)\.'
+_LANGUAGE = r'(?:language_model\.(?:model\.)?)'
 _RULES = [
     (re.compile(rf'(?:model\.)?(?:embed_action_time\.)?({_HEADS})'), r'\1'),
-    (re.compile(rf'{_VLM}vision_tower\.(?:vision_model\.)?(?!vision_model\.)(.+)'), VISION + r'\1'),
+    (re.compile(rf'{_VLM}vision_tower\.(?:vision_model\.)?(.+)'), VISION + r'\1'),
     (re.compile(rf'{_VLM}multi_modal_projector\.linear\.(.+)'), PROJECTOR + r'\1'),
-    (re.compile(rf'{_VLM}(?:language_model\.(?:model\.)?)?(embed_tokens|lm_head)\.weight'), EMBEDDING),
-    (re.compile(rf'{_VLM}language_model\.(?:model\.)?(.+)'), TEXT + r'\1'),
+    (re.compile(rf'{_VLM}{_LANGUAGE}?(?:embed_tokens|lm_head)\.weight'), EMBEDDING),
+    (re.compile(rf'{_VLM}{_LANGUAGE}(.+)'), TEXT + r'\1'),
     # The expert embeds no tokens: its head (random or zeros) and embedding are never used.
     (re.compile(rf'{_DIT}(?:lm_head|embed_tokens)\.weight'), IGNORED),
     (re.compile(rf'{_DIT}(.+)'), EXPERT + r'\1'),
@@ -193,7 +194,7 @@ def read_header(path: Path) -> tuple[dict[str, Entry], dict[str, str]]:
         with open(path, 'rb') as file:
             start = file.read(8)
             if start[:7] == b'version':
-                raise Pi0RosError(f'{path} is a Git LFS pointer, not the weights; run git lfs pull')
+                raise Pi0RosError(f'{path} is a Git LFS pointer, no weights; run git lfs pull')
             size = struct.unpack('<Q', start)[0] if len(start) == 8 else 0
             if not 2 <= size <= min(MAX_HEADER, length - 8):
                 raise Pi0RosError(
@@ -284,7 +285,7 @@ class WeightSource:
             if name is None:
                 self.unknown.append(key)
             elif name == EMBEDDING and name in self.entries:
-                # Both names of the tied embedding are there; a re-saved file may hold a stale head.
+                # Both names of the tied embedding: a re-saved file may hold a stale head.
                 if 'embed_tokens' in key:
                     self.entries[name] = entry
             elif name in self.entries:
@@ -330,7 +331,7 @@ class WeightSource:
         """
         if config.kind not in (None, self.kind):
             raise Pi0RosError(
-                f"{self.path} holds a {self.kind} model but the config says {config.kind}; "
+                f'{self.path} holds a {self.kind} model but the config says {config.kind}; '
                 'correct the config'
             )
         return config.replace(kind=self.kind)
