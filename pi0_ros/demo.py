@@ -54,6 +54,9 @@ PATIENCE_S = 2.0
 
 POLL_S = 0.1
 
+LINE_PERIOD_S = 3.0
+"""Without a terminal, progress is one line this often, and one when the phase changes."""
+
 RANDOM_WEIGHTS = (
     'These are random weights: the arms wander. Nothing was learned, so no task is done.'
 )
@@ -391,7 +394,6 @@ def _progress(console, seconds: float, robot: RobotSpec):
     from rich.live import Live
     from rich.text import Text
 
-    last_printed = [0.0]
 
     def line(phase, observer, elapsed, factor) -> str:
         c = observer.counters
@@ -417,10 +419,13 @@ def _progress(console, seconds: float, robot: RobotSpec):
             yield show
     else:
 
+        printed, phase = 0.0, ''
+
         def show(*state) -> None:
+            nonlocal printed, phase
             now = time.monotonic()
-            if now - last_printed[0] > 3.0 or state[0] == 'done':
-                last_printed[0] = now
+            if now - printed > LINE_PERIOD_S or state[0] != phase:
+                printed, phase = now, state[0]
                 console.print(line(*state), markup=False, soft_wrap=True)
 
         yield show

@@ -65,10 +65,11 @@ class Supervisor:
 
     :param logs: folder for one log file a process.
     :param environment: of every child.
+    :param bounds: signals in turn and the seconds that each gets to end the children.
     """
 
-    def __init__(self, logs: Path, environment: Mapping[str, str]):
-        self._logs = logs
+    def __init__(self, logs: Path, environment: Mapping[str, str], bounds=STOP_BOUNDS_S):
+        self._logs, self._bounds = logs, bounds
         self._environment = {**environment, 'PYTHONUNBUFFERED': '1'}
         self.children: dict[str, Child] = {}
 
@@ -118,7 +119,7 @@ class Supervisor:
 
     def stop(self) -> None:
         """End every child, politely first; returns when all are gone."""
-        for number, bound in STOP_BOUNDS_S:
+        for number, bound in self._bounds:
             running = [c for c in self.children.values() if c.popen.poll() is None]
             for child in running:
                 try:

@@ -22,7 +22,7 @@ from pi0_ros.demo import LAST_DOMAIN, free_domain, prepare_folder
 from pi0_ros.demo_report import limit_violations
 from pi0_ros.errors import Pi0RosError
 from pi0_ros.robot import RobotSpec
-from pi0_ros.supervisor import ProcessDied, Supervisor
+from pi0_ros.supervisor import STOP_BOUNDS_S, ProcessDied, Supervisor
 
 TESTS = Path(__file__).parent
 BOUND_S = 60.0
@@ -64,10 +64,13 @@ def test_stop_ends_even_a_process_that_ignores_polite_signals(tmp_path):
         "print('ready', flush=True)\n"
         'time.sleep(600)'
     )
-    with Supervisor(tmp_path, os.environ) as supervisor:
+    bounds = tuple((number, 0.2) for number, _ in STOP_BOUNDS_S)
+    with Supervisor(tmp_path, os.environ, bounds) as supervisor:
         supervisor.start([Script('deaf', '', code=deaf)])
         child = supervisor.children['deaf']
         wait_for(lambda: 'ready' in child.log_tail())
+        supervisor.stop()
+        wait_for(lambda: child.popen.poll() is not None)
     assert child.popen.poll() == -signal.SIGKILL
 
 
