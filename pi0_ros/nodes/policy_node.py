@@ -16,6 +16,7 @@ prompt, the stream ends, and the safety filter brings the arm to rest.
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import inspect
 import os
@@ -151,8 +152,11 @@ class Ticker:
     clock on Python 3.10, field report B06). Simulated it wakes when ``/clock`` moves.
     """
 
-    def __init__(self, clock: NodeClock, executor: ChunkExecutor, send: Callable):
+    def __init__(
+        self, clock: NodeClock, executor: ChunkExecutor, send: Callable, priority: int = 0
+    ):
         self._clock, self._executor, self._send = clock, executor, send
+        self._priority = priority
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
@@ -176,6 +180,11 @@ class Ticker:
         os.close(self._writer)
 
     def _run(self) -> None:
+        if self._priority:
+            try:  # of this thread alone
+                os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(self._priority))
+            except (OSError, AttributeError):  # not permitted here, or not Linux
+                pass
         while not self._stopping:
             for setpoint in self._executor.poll(self._clock.seconds()):
                 self._send(setpoint)
@@ -281,6 +290,11 @@ class PolicyNode(ManagedNode):
             'max_errors', 3, 'errors of the policy in a row after which the node deactivates',
             minimum=1, maximum=1000,
         )  # fmt: skip
+        self.declare(
+            'realtime_priority', 10,
+            'SCHED_FIFO priority of the tick thread where permitted; 0: none',
+            minimum=0, maximum=90,
+        )  # fmt: skip
         self.add_on_set_parameters_callback(self._on_parameters)
         self._prompt = self.parameter('prompt')
         self._lock = threading.RLock()  # epoch, hold and publishing; taken before other locks
@@ -351,6 +365,8 @@ class PolicyNode(ManagedNode):
             failure = self._inference.failure
             self.get_logger().debug(failure.traceback)
             raise Pi0RosError(f'the policy cannot be loaded: {failure.message}')
+        gc.collect()
+        gc.freeze()  # what the model brought is never garbage; searching it stalls the ticks
         self.get_logger().info('policy ready')
 
     def activate(self) -> None:
@@ -360,7 +376,9 @@ class PolicyNode(ManagedNode):
             self._inference.invalidate(reset=True)
             self._executor.clear()
             self._open = True
-            self._ticker = Ticker(self.clock, self._executor, self._send)
+            self._ticker = Ticker(
+                self.clock, self._executor, self._send, self.parameter('realtime_priority')
+            )
 
     def deactivate(self) -> None:
         with self._lock:
