@@ -1,0 +1,82 @@
+# Copyright 2026 pi0_ros contributors. Licensed under the Apache License 2.0.
+"""
+``pi0_ros compare A B``: two results of ``pi0_ros replay`` side by side.
+
+Exit code 0; 2 when they are not results, or of different bags and ``--force`` is not given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from pi0_ros.errors import Pi0RosError
+from pi0_ros.replay.command import load_result
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument('a', help='result.json, or the folder that holds it')
+    parser.add_argument('b', help='result.json, or the folder that holds it')
+    parser.add_argument('--force', action='store_true', help='compare results of different bags')
+    parser.add_argument('--format', default='text', choices=('text', 'json'))
+
+
+def rows(a: dict, b: dict) -> list[tuple[str, object, object]]:
+    """Return (what, value in A, value in B) of two summaries."""
+    table = [('verdict', a['verdict'], b['verdict'])]
+
+    def add(name, pick):
+        table.append((name, pick(a), pick(b)))
+
+    add('chunks', lambda s: s['chunks'])
+    add('moments without observation', lambda s: s['refused'])
+    for kind in ('states', 'actions'):
+        known = {*a[f'against_{kind}'], *b[f'against_{kind}']}
+        for horizon in sorted(known, key=int):
+            for what in ('mae', 'max'):
+                add(
+                    f'{what} against {kind} at row {horizon}',
+                    lambda s, k=kind, h=horizon, w=what: s[f'against_{k}'].get(h, {}).get(w),
+                )
+    add('setpoints limited', lambda s: s['motion']['limited_ticks'])
+    add('step inside of chunks p99', lambda s: s['motion']['step_inside']['p99'])
+    add('step at seams p99', lambda s: s['motion']['step_at_seams']['p99'])
+    add('step at seams max', lambda s: s['motion']['step_at_seams']['max'])
+    add('largest jerk', lambda s: max((j['max'] for j in s['motion']['jerk'].values()), default=0))
+    add('first target from pose', lambda s: s['start_gate'].get('first', {}).get('distance'))
+    add('inference p50 [s]', lambda s: s['inference_s']['p50'])
+    add('inference p99 [s]', lambda s: s['inference_s']['p99'])
+    same = [x == y for x, y in zip(a['chunk_digests'], b['chunk_digests'])]
+    table.append(('identical chunks', f'{sum(same)} of {len(same)}', ''))
+    return table
+
+
+def run(args) -> int:
+    """Print the comparison; return the exit code."""
+    a, b = load_result(args.a), load_result(args.b)
+    if a['joints'] != b['joints']:
+        raise Pi0RosError(
+            f'{args.a} is of {len(a["joints"])} joints of {a["robot"]}, {args.b} of '
+            f'{len(b["joints"])} joints of {b["robot"]}; nothing to compare'
+        )
+    if Path(a['bag']).name != Path(b['bag']).name and not args.force:
+        raise Pi0RosError(
+            f'different bags: {a["bag"]} and {b["bag"]}; --force compares all the same'
+        )
+    table = rows(a, b)
+    if args.format == 'json':
+        print(json.dumps({name: {'a': x, 'b': y} for name, x, y in table}, indent=1))
+        return 0
+    names = [s.get('checkpoint', '') for s in (a, b)]
+    print(f'A: {args.a} ({names[0]})\nB: {args.b} ({names[1]})')
+    for name, x, y in table:
+        print(f'{name:34} {_text(x):>14} {_text(y):>14}')
+    return 0
+
+
+def _text(value) -> str:
+    if value is None:
+        return '-'
+    return f'{value:.4g}' if isinstance(value, float) else str(value)

@@ -1,0 +1,833 @@
+# Copyright 2026 pi0_ros contributors. Licensed under the Apache License 2.0.
+"""
+A recorded bag through buffer, policy, stitching and safety filter, as the live nodes do it.
+
+Time is the bag's: messages enter in the order and at the times at which they were recorded, and
+nothing depends on how fast this machine reads them. Noise is seeded by (seed, number of the
+inference), so the same bag and seed give the same chunks, byte for byte.
+
+Two ways to choose when to infer:
+
+- ``at='stride'``: every ``stride`` rows of the policy's rate from the first usable observation on;
+- ``at='published'``: at the stamps of the bag's ``action_chunk`` messages, with their numbers and
+  seeds. Each input holds what was stamped up to that moment, joints up to the first sample not
+  before it; so it repeats a live run whose inputs had arrived by then.
+
+The arm of the recording did not follow this policy (open loop): the rollout starts at its measured
+pose and goes on from its own last setpoint.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import hashlib
+import inspect
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+import numpy as np
+
+from pi0_ros.control import (
+    ActionChunk,
+    ChunkError,
+    ChunkExecutor,
+    make_stitcher,
+    noise_for,
+)
+from pi0_ros.errors import Pi0RosError
+from pi0_ros.observation import ObservationBuffer, decode_image
+from pi0_ros.replay.bag import Bag, BagError, header_stamp, open_bag, topic_name
+from pi0_ros.replay.metrics import SECOND, ChunkErrors, Histogram, Motion, Problems, Series, Stream
+from pi0_ros.robot import RobotError, RobotSpec
+from pi0_ros.safety import Limits, SafetyFilter
+
+IMAGE, COMPRESSED, JOINTS = (
+    'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage', 'sensor_msgs/msg/JointState',
+)  # fmt: skip
+TRAJECTORY = 'trajectory_msgs/msg/JointTrajectory'
+
+TIME_BASE_S = 1.0
+"""Stamps this far from the times of reception are another clock (simulated time), not latency."""
+
+PROBE_MESSAGES = 60
+"""Messages a topic from which the offset between the two is measured (its median)."""
+
+START_DISTANCE = 0.1
+"""rad (or m): beyond it the live start gate approaches slowly (its ``start_distance``)."""
+
+KEPT_CHUNKS = 2000
+KEPT_PREVIEWS = 24
+PREVIEW_SIZE = 224
+
+LIMITED_SHARE = 0.05
+"""Share of ticks that the filter may touch before the checkpoint is not fit."""
+
+REFUSED_SHARE = 0.2
+"""Share of moments without a usable observation before the recording proves nothing."""
+
+
+@dataclass
+class ReplayResult:
+    """
+    What replay found; ``summary`` is what ``result.json`` holds.
+
+    ``chunks``: the first 2000 of them (:class:`ActionChunk`, actions float32 [H, dof] in the
+    policy's space); ``summary['digest']`` covers all. ``verdict``: 'yes', 'warnings' or 'no'.
+    """
+
+    summary: dict
+    chunks: list[ActionChunk] = field(default_factory=list)
+    previews: list[tuple[float, dict[str, np.ndarray]]] = field(default_factory=list)
+    traces: dict = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        return self.summary['verdict']
+
+    @property
+    def reasons(self) -> list[str]:
+        return self.summary['reasons']
+
+    @property
+    def exit_code(self) -> int:
+        """0: fit, perhaps with warnings; 1: not fit; 3: the bag or the run was cut short."""
+        if self.summary['incomplete']:
+            return 3
+        return 1 if self.verdict == 'no' else 0
+
+
+def replay(
+    bag_path, policy, robot, *, prompt: str = '', stride: int = 10, start: float = 0.0,
+    end: float = math.inf, at: str = 'stride', seed: int = 0,
+    cameras: Mapping[str, str] | None = None,
+    joint_states: Sequence[tuple[str, str]] | None = None,
+    joint_names: Sequence[str] | None = None, use_received_time: bool = False,
+    stitching: str = 'blend', execution_horizon: int = 25, latency: float = 0.0,
+    max_age: float = 0.2, max_skew: float = 0.05,
+    progress: Callable[[float, str], None] | None = None,
+) -> ReplayResult:  # fmt: skip
+    """
+    Run a policy over a bag.
+
+    :param bag_path: folder or file.
+    :param policy: object with ``predict(observation, noise=None) -> [chunk, dof]``.
+    :param robot: RobotSpec, or its name or path.
+    :param prompt: instruction; '' takes the bag's last ``prompt`` message before each inference.
+    :param stride: rows of the policy's rate between inferences.
+    :param start: seconds from the bag's first message, and ``end``.
+    :param cameras: camera name -> topic of the bag, where it is not the robot's own.
+    :param joint_states: (topic, prefix) pairs instead of the robot's.
+    :param joint_names: names for joint states that come without, in the order of their positions.
+    :param use_received_time: stamp messages whose header stamp is zero with their reception.
+    :param latency: seconds by which each chunk comes after its observation was taken.
+    :param progress: called with the share done (0..1) and a text, a few times a second.
+    :raises BagError: when the bag is unreadable or lacks something that is needed.
+    """
+    if not isinstance(robot, RobotSpec):
+        robot = RobotSpec.load(robot)
+    if stride < 1:
+        raise Pi0RosError(f'stride is {stride}; expected rows, 1 or more')
+    if at not in ('stride', 'published'):
+        raise Pi0RosError(f"at is '{at}'; expected 'stride' or 'published'")
+    if start >= end:
+        raise Pi0RosError(f'start {start} s is not before end {end} s')
+    with open_bag(bag_path) as bag:
+        inputs = Inputs(bag, robot, cameras or {}, joint_states, joint_names)
+        options = _Options(
+            prompt, stride, start, end, at, seed, use_received_time, stitching, execution_horizon,
+            latency, max_age, max_skew,
+        )  # fmt: skip
+        run = _Run(bag, inputs, policy, robot, options)
+        return run.run(progress or (lambda share, text: None))
+
+
+@functools.cache
+def typestore():
+    """Return the message types that replay decodes; the same in every distribution."""
+    from rosbags.typesys import Stores, get_typestore
+
+    return get_typestore(Stores.ROS2_JAZZY)
+
+
+def decode(data: bytes, kind: str):
+    """
+    Return a message of CDR bytes.
+
+    :raises Pi0RosError: when the bytes are damaged.
+    """
+    try:
+        return typestore().deserialize_cdr(data, kind)
+    except Exception as error:  # rosbags raises whatever its generated code meets
+        raise Pi0RosError(f'a {kind} of {len(data)} bytes is damaged ({error})') from None
+
+
+def _rgb(data: bytes, kind: str, encoding: str | None) -> np.ndarray:
+    return decode_image(decode(data, kind), encoding)
+
+
+# --- which topics ----------------------------------------------------------------------------
+
+
+class Inputs:
+    """The bag's topics by the part that they play; refuses by name what is missing."""
+
+    def __init__(self, bag: Bag, robot: RobotSpec, mapping, joint_states, joint_names):
+        if bag.count == 0:
+            raise BagError(f'{bag.path}: the bag holds no messages; nothing to replay')
+        unknown = [name for name in mapping if name not in robot.cameras]
+        if unknown:
+            raise BagError(
+                f"robot '{robot.name}' has no camera {', '.join(unknown)} "
+                f'(it has {", ".join(robot.cameras)})'
+            )
+        self.notes: list[str] = []
+        missing: list[str] = []
+        self.cameras: dict[str, str] = {}
+        for camera in robot.cameras.values():
+            names = [mapping[camera.name]] if camera.name in mapping else self._usual(camera)
+            names = [topic_name(n) for n in names]
+            topic = next((n for n in names if n in bag.topics and bag.topics[n].count != 0), None)
+            if topic is None:
+                text = self._missing(bag, f'camera {camera.name}', names[0], (IMAGE, COMPRESSED))
+                if camera.required:
+                    missing.append(f'{text}, --map {camera.name}=TOPIC chooses')
+                else:
+                    self.notes.append(f'{text}; the policy runs without this optional camera')
+            elif bag.topics[topic].type not in (IMAGE, COMPRESSED):
+                missing.append(
+                    f'camera {camera.name}: {topic} carries {bag.topics[topic].type}, not an image'
+                )
+            else:
+                self.cameras[topic] = camera.name
+        self.joints: dict[str, list[str]] = {}
+        for topic, prefix in joint_states or robot.joint_state_sources:
+            topic = topic_name(topic)
+            if topic not in bag.topics or bag.topics[topic].count == 0:
+                text = self._missing(bag, 'joint states', topic, (JOINTS,))
+                missing.append(f'{text}, --joint-states TOPIC[:PREFIX] chooses')
+            elif bag.topics[topic].type != JOINTS:
+                missing.append(f'{topic} carries {bag.topics[topic].type}, not {JOINTS}')
+            else:
+                self.joints.setdefault(topic, []).append(prefix)
+        if missing:
+            raise BagError(
+                f'{bag.path}: {"; ".join(missing)} (topics of the bag: {_topic_list(bag)})'
+            )
+        counts = [bag.topics[t].count for t in (*self.cameras, *self.joints)]
+        if all(count is not None and count <= 1 for count in counts):
+            raise BagError(
+                f'{bag.path}: at most 1 message a topic; a single sample is no trajectory, '
+                'nothing to replay'
+            )
+        self.joint_names = list(joint_names or ())
+        self.prompt = self._find(bag, 'prompt', 'std_msgs/msg/String')
+        self.actions = self._find(bag, 'joint_command_raw', JOINTS)
+        self.chunks = self._find(bag, 'action_chunk', TRAJECTORY)
+
+    @staticmethod
+    def _usual(camera) -> list[str]:
+        plain = camera.topic.removesuffix('/compressed')
+        names = [plain, f'{plain}/compressed']
+        return names[::-1] if camera.transport == 'compressed' else names
+
+    @staticmethod
+    def _find(bag: Bag, name: str, kind: str) -> str:
+        found = [t.name for t in bag.topics.values() if t.type == kind and t.count != 0]
+        return next((n for n in found if n.split('/')[-1] == name), '')
+
+    @staticmethod
+    def _missing(bag: Bag, what: str, topic: str, kinds) -> str:
+        fitting = [t.name for t in bag.topics.values() if t.type in kinds and t.count != 0]
+        near = difflib.get_close_matches(topic, fitting, n=1, cutoff=0.5)
+        text = f'{what}: no messages on {topic}'
+        if near:
+            return f'{text}, did you mean {near[0]}?'
+        if fitting:
+            return f'{text} (the bag has {", ".join(fitting[:6])})'
+        return f'{text} and no topic of type {" or ".join(kinds)}'
+
+
+def _topic_list(bag: Bag) -> str:
+    names = sorted(bag.topics)
+    rest = f' and {len(names) - 12} more' if len(names) > 12 else ''
+    return ', '.join(names[:12]) + rest
+
+
+# --- the run -----------------------------------------------------------------------------------
+
+
+class _Run:
+    """One replay; everything that it keeps is bounded whatever the length of the bag."""
+
+    def __init__(self, bag: Bag, inputs: Inputs, policy, robot: RobotSpec, o: _Options):
+        self.bag, self.inputs, self.policy, self.robot = bag, inputs, policy, robot
+        self.o = o
+        self.buffer = ObservationBuffer(robot, o.max_age, o.max_skew)
+        self.executor = ChunkExecutor(
+            robot.dof, robot.control_rate, robot.policy_rate, make_stitcher(o.stitching),
+            o.execution_horizon,
+        )  # fmt: skip
+        if self.executor.stitcher.wants_guidance and (
+            'guidance' not in inspect.signature(policy.predict).parameters
+        ):
+            raise Pi0RosError(
+                f"stitching 'rtc' needs a policy whose predict takes guidance; "
+                f"{type(policy).__name__} does not, use 'blend'"
+            )
+        period = 1.0 / robot.control_rate
+        self.filter = SafetyFilter(Limits.from_robot(robot), period)
+        self.motion = Motion(robot.joint_names, period)
+        topics = (*inputs.cameras, *inputs.joints)
+        self.streams = {t: Stream(t, bag.topics[t].type) for t in topics}
+        self.problems = Problems()
+        self.ages, self.skews = Histogram(0.002), Histogram(0.001)
+        self.durations = Histogram(0.001, 5000)
+        self.moments = self.refused = self.inferences = 0
+        self.rejected: list[str] = []
+        self.chunks: list[ActionChunk] = []
+        self.previews: list[tuple[float, dict[str, np.ndarray]]] = []
+        self.preview_every = 1
+        self.digest = hashlib.sha256()
+        self.digests: list[str] = []
+        self.gate: list[dict] = []
+        self.pending: deque[ActionChunk] = deque()
+        self.tail: deque = deque()  # chunks that come later than their observation
+        window = 6.0
+        self.states = Series(robot.state_names, window, o.max_age)
+        self.actions = Series(robot.joint_names, window, o.max_age)
+        self.state_errors, self.action_errors = ChunkErrors(robot.dof), ChunkErrors(robot.dof)
+        self.prompt, self.prompts = o.prompt, []
+        self.started = False
+        self.damaged = 0
+        self.published_equal = self.published_different = 0
+
+    # -- main loop --------------------------------------------------------------------------------
+    def run(self, progress) -> ReplayResult:
+        began = time.monotonic()
+        self.offset, self.base = self._time_base()
+        warm_up = getattr(self.policy, 'warm_up', None)
+        if warm_up:
+            warm_up()
+        getattr(self.policy, 'reset', lambda: None)()
+        interrupted = ''
+        last_text = 0.0
+        loop = self._by_stride() if self.o.at == 'stride' else self._as_published()
+        try:
+            for time_s in loop:
+                if time.monotonic() - last_text > 0.2:
+                    last_text = time.monotonic()
+                    share = self.bag.read_bytes / max(self.bag.total_bytes, 1)
+                    progress(share, f'{time_s:.1f} s, {self.inferences} inferences')
+        except KeyboardInterrupt:
+            interrupted = 'interrupted; what was done until then is kept'
+        self._finish_chunks(final=True)
+        progress(1.0, f'{self.inferences} inferences')
+        return self._result(interrupted, time.monotonic() - began)
+
+    def _messages(self):
+        """Yield (topic, reception [ns], data) of what is needed, inside of start..end."""
+        wanted = [
+            *self.inputs.cameras, *self.inputs.joints,
+            *(t for t in (self.inputs.prompt, self.inputs.actions) if t),
+        ]  # fmt: skip
+        for topic, received, data in self.bag.messages(wanted):
+            time_s = (received - self.base) / SECOND
+            if time_s > self.o.end:
+                return
+            if time_s >= self.o.start or topic == self.inputs.prompt:
+                yield topic, received, data
+
+    def _time_base(self) -> tuple[int, int]:
+        """Return what to add to times of reception to get stamps' time, and the bag's start."""
+        offsets: dict[str, list[int]] = {}
+        base, wanted = None, {*self.inputs.cameras, *self.inputs.joints}
+        counts = dict.fromkeys(wanted, 0)
+        for topic, received, data in self.bag.messages(wanted):
+            base = received if base is None else base
+            counts[topic] += 1
+            stamp = header_stamp(data)
+            if stamp > 0:
+                offsets.setdefault(topic, []).append(stamp - received)
+            if min(counts.values()) >= PROBE_MESSAGES or sum(counts.values()) > 2000:
+                break
+        if base is None:
+            raise BagError(f'{self.bag.path}: no message could be read before the file ends')
+        if self.bag.start_ns is not None:
+            base = self.bag.start_ns
+        medians = [float(np.median(values)) for values in offsets.values()]
+        offset = float(np.median(medians)) if medians else 0.0
+        if abs(offset) < TIME_BASE_S * SECOND:
+            return 0, base
+        self.inputs.notes.append(
+            f'header stamps are {offset / SECOND:+.3f} s from the times of recording (simulated '
+            'time or another clock); ages are judged in the time of the stamps'
+        )
+        return round(offset), base
+
+    def _feed(self, topic: str, received: int, data: bytes) -> int:
+        """Give one message to whom it concerns; return its stamp (0: none)."""
+        if topic == self.inputs.prompt:
+            try:
+                self._take_prompt(str(decode(data, 'std_msgs/msg/String').data))
+            except Pi0RosError:
+                self.damaged += 1
+            return 0
+        try:
+            return self._feed_input(topic, received, data)
+        except BagError:
+            raise
+        except Pi0RosError as error:
+            self.damaged += 1
+            self.problems.add(self._seconds(received), {topic: str(error)}, False)
+            return 0
+
+    def _feed_input(self, topic: str, received: int, data: bytes) -> int:
+        stamp, now = header_stamp(data), received + self.offset
+        if topic == self.inputs.actions:
+            message = decode(data, JOINTS)
+            self.actions.add(stamp, message.name, message.position)
+            return stamp
+        stream = self.streams[topic]
+        stream.add(received, stamp)
+        if stamp <= 0 and self.o.use_received_time:
+            stamp = now
+            stream.retimed += 1
+        if topic in self.inputs.cameras:
+            name = self.inputs.cameras[topic]
+            frame = functools.partial(
+                _rgb, data, stream.kind, self.robot.cameras[name].encoding
+            )
+            self.buffer.add_image(name, stamp, frame, received_ns=now)
+            return stamp
+        message = decode(data, JOINTS)
+        bare = list(message.name)
+        if not bare and len(message.position):
+            bare = self._names_for(topic, len(message.position))
+        for prefix in self.inputs.joints[topic]:
+            names = [self.robot.resolve_joint(prefix, name) for name in bare]
+            self.buffer.add_joints(stamp, names, message.position, received_ns=now)
+            if stamp > 0:
+                self.states.add(stamp, names, message.position)
+        return stamp
+
+    def _names_for(self, topic: str, count: int) -> list[str]:
+        names = self.inputs.joint_names
+        if not names:
+            raise BagError(
+                f'{self.bag.path}: joint states on {topic} carry {count} positions and no names; '
+                'give them with --joint-names a,b,c in the order of the positions'
+            )
+        if len(names) != count:
+            raise BagError(
+                f'{self.bag.path}: {len(names)} joint names given, joint states on {topic} carry '
+                f'{count} positions'
+            )
+        return names
+
+    def _take_prompt(self, text: str) -> None:
+        if not self.o.prompt and text != self.prompt:
+            self.prompt = text
+
+    def _seconds(self, received: int) -> float:
+        return (received - self.base) / SECOND
+
+    def _by_stride(self):
+        every = round(self.o.stride / self.robot.policy_rate * SECOND)
+        due, sequence = None, 0
+        for topic, received, data in self._messages():
+            while due is not None and due <= received:
+                self._advance(self._seconds(due))
+                sequence += self._infer(due + self.offset, due, sequence, self.o.seed)
+                due += every
+            self._advance(self._seconds(received))
+            self._feed(topic, received, data)
+            if due is None and topic in self.inputs.cameras:
+                stamp, problems = self.buffer.judge(received + self.offset)
+                if stamp is not None:
+                    due = received
+                elif problems:
+                    self.waited = problems
+            self._finish_chunks()
+            yield self._seconds(received)
+
+    waited: Mapping[str, str] = {}
+
+    def _as_published(self):
+        if not self.inputs.chunks:
+            raise BagError(f'{self.bag.path}: no action_chunk was recorded; replay by stride')
+        wanted = self._published_chunks()
+        held: deque = deque()
+        source = self._messages()
+        for published_at, stamp, sequence, seed, actions in wanted:
+            for message in source:
+                held.append(message)
+                if message[1] > published_at + SECOND:
+                    break
+            self._feed_until(held, stamp)
+            received = stamp - self.offset
+            self._advance(self._seconds(received))
+            before = len(self.digests)
+            self._infer(stamp, received, sequence, seed)
+            if len(self.digests) > before:
+                same = self._last_actions.astype(np.float64).tobytes() == actions.tobytes()
+                self.published_equal += same
+                self.published_different += not same
+            self._finish_chunks()
+            yield self._seconds(received)
+
+    def _published_chunks(self):
+        out = []
+        for _, received, data in self.bag.messages([self.inputs.chunks]):
+            message = decode(data, TRAJECTORY)
+            seed_text = str(message.header.frame_id)
+            fields = dict(part.split('=', 1) for part in seed_text.split(';') if '=' in part)
+            try:
+                sequence, seed = int(fields['seq']), int(fields['seed'])
+            except (KeyError, ValueError):
+                raise BagError(
+                    f"{self.bag.path}: action_chunk has no number and seed (frame_id "
+                    f"'{seed_text}'); it was not published by policy_node"
+                ) from None
+            actions = np.array([p.positions for p in message.points], dtype=np.float64)
+            out.append((received, header_stamp(data), sequence, seed, actions))
+        return sorted(out, key=lambda chunk: chunk[2])
+
+    def _feed_until(self, held: deque, stamp: int) -> None:
+        """Feed what a node had at ``stamp``: pictures up to it, joints up to the next sample."""
+        reached = dict.fromkeys(self.inputs.joints, False)
+        kept = []
+        for topic, received, data in held:
+            own = header_stamp(data) if topic != self.inputs.prompt else received + self.offset
+            if topic in self.inputs.joints:
+                if own <= stamp or not reached[topic]:
+                    self._feed(topic, received, data)
+                else:
+                    kept.append((topic, received, data))
+                reached[topic] |= own >= stamp
+            elif topic == self.inputs.actions or own <= stamp:
+                self._feed(topic, received, data)
+            else:
+                kept.append((topic, received, data))
+        held.clear()
+        held.extend(kept)
+
+    # -- inference, motion ------------------------------------------------------------------------
+    def _infer(self, now_ns: int, received: int, sequence: int, seed: int) -> int:
+        """Infer once if there is an observation; return 1 when it was done."""
+        time_s = self._seconds(received)
+        self.moments += 1
+        if not self.prompt.strip():
+            raise Pi0RosError("no instruction: give --prompt (the bag has no 'prompt' message)")
+        observation, problems = self.buffer.latest(now_ns)
+        if problems:
+            self.problems.add(time_s, problems, observation is None)
+        if observation is None:
+            self.refused += 1
+            return 0
+        observation = replace(observation, prompt=self.prompt)
+        if self.prompt not in self.prompts and len(self.prompts) < 20:
+            self.prompts.append(self.prompt)
+        self.ages.add((now_ns - observation.stamp_ns) / SECOND)
+        stamps = list(observation.image_stamps_ns.values())
+        self.skews.add((max(stamps) - min(stamps)) / SECOND)
+        observed_at = time_s - (now_ns - observation.stamp_ns) / SECOND
+        arguments, frozen = {}, None
+        shape = tuple(getattr(self.policy, n, None) for n in ('chunk_size', 'action_dim'))
+        if all(isinstance(n, int) for n in shape):
+            arguments['noise'] = noise_for(seed, sequence, shape)
+        if self.executor.stitcher.wants_guidance:
+            upcoming = self.executor.upcoming(observed_at)
+            if len(upcoming):
+                from pi0_ros.policy import Guidance
+
+                frozen = min(
+                    self.executor.delay_rows(observed_at, self.o.latency), len(upcoming)
+                )
+                arguments['guidance'] = Guidance(
+                    previous_actions=upcoming, delay=frozen, execution_horizon=len(upcoming)
+                )
+        began = time.monotonic()
+        actions = self.policy.predict(observation, **arguments)
+        took = time.monotonic() - began
+        self.inferences += 1
+        self.durations.add(took)
+        try:
+            chunk = ActionChunk.of(
+                actions, self.robot.dof, stamp_ns=observation.stamp_ns, observed_at=observed_at,
+                prompt=self.prompt, sequence=sequence, dt=self.executor.row_dt, inference_s=took,
+                frozen_rows=frozen,
+            )  # fmt: skip
+        except ChunkError as error:
+            if len(self.rejected) < 100:
+                self.rejected.append(f'{time_s:.2f} s: {error}')
+            return 1
+        self._take(chunk, observation, time_s)
+        return 1
+
+    def _take(self, chunk: ActionChunk, observation, time_s: float) -> None:
+        self._last_actions = chunk.actions
+        data = chunk.actions.tobytes()
+        self.digest.update(data)
+        if len(self.digests) < KEPT_CHUNKS:
+            self.digests.append(hashlib.sha256(data).hexdigest()[:16])
+            self.chunks.append(chunk)
+        else:
+            self.digests[-1] = hashlib.sha256(data).hexdigest()[:16]
+        self.pending.append(chunk)
+        self._preview(observation, time_s)
+        measured = self.robot.measured_to_command(observation.positions)
+        first = self.robot.policy_to_command(chunk.actions[0])
+        far = np.abs(first - measured)
+        worst = int(far.argmax())
+        if len(self.gate) < KEPT_CHUNKS:
+            self.gate.append(
+                {
+                    'time_s': time_s, 'joint': self.robot.joint_names[worst],
+                    'distance': float(far[worst]),
+                }
+            )  # fmt: skip
+        if not self.started:
+            self.filter.reset(measured)
+            self.started = True
+        self.tail.append((time_s + self.o.latency, chunk))
+        self._advance(time_s)
+
+    def _advance(self, time_s: float) -> None:
+        """Hand out setpoints up to a time of the bag, and give chunks to the executor when due."""
+        while True:
+            tick = self.executor.next_poll()
+            ready = self.tail[0][0] if self.tail else None
+            if ready is not None and ready <= time_s and (tick is None or ready <= tick):
+                self.executor.install(self.tail.popleft()[1], ready)
+                continue
+            if tick is None or tick > time_s:
+                return
+            for setpoint in self.executor.poll(tick):
+                target = self.robot.policy_to_command(setpoint.positions)
+                command, report = self.filter.step(target)
+                self.motion.add(setpoint.due, setpoint, target, command, report)
+
+    def _preview(self, observation, time_s: float) -> None:
+        """Keep pictures evenly over the bag, never more than KEPT_PREVIEWS of them."""
+        if (len(self.digests) - 1) % self.preview_every:
+            return
+        small = {name: letterbox(image) for name, image in observation.images.items()}
+        self.previews.append((time_s, small))
+        if len(self.previews) > KEPT_PREVIEWS:
+            self.previews = self.previews[::2]
+            self.preview_every *= 2
+
+    def _finish_chunks(self, final: bool = False) -> None:
+        """Compare chunks whose time has passed with what was recorded."""
+        while self.pending:
+            chunk = self.pending[0]
+            last = chunk.stamp_ns + round(len(chunk) * chunk.dt * SECOND)
+            if self.states.newest < last and not final and len(self.pending) < 200:
+                return
+            self.pending.popleft()
+            rows = np.arange(1, len(chunk) + 1) * chunk.dt * SECOND
+            stamps = chunk.stamp_ns + np.round(rows).astype(np.int64)
+            recorded = self.states.at(stamps)
+            state = np.full_like(recorded, np.nan)
+            for i in np.flatnonzero(np.isfinite(recorded).all(axis=1)):
+                try:
+                    state[i] = self.robot.measured_to_policy(recorded[i])
+                except RobotError:
+                    continue
+            self.state_errors.add(chunk.actions, state)
+            if self.actions.count:
+                self.action_errors.add(chunk.actions, self.actions.at(stamps))
+
+    # -- the end ----------------------------------------------------------------------------------
+    def _result(self, interrupted: str, seconds: float) -> ReplayResult:
+        robot, bag = self.robot, self.bag
+        if not self.moments and not interrupted:
+            why = '; '.join(f'{n}: {t}' for n, t in self.waited.items())
+            self.problems.add(0.0, dict(self.waited), True)
+            self.refused = self.moments = 1
+            if not why:
+                self.inputs.notes.append('no picture lies inside of the part that was asked for')
+        streams = {}
+        for topic, stream in self.streams.items():
+            name = self.inputs.cameras.get(topic, topic)
+            streams[name] = stream.as_dict(self.base)
+        starts = [s['start_s'] for s in streams.values() if s['start_s'] is not None]
+        ends = [s['end_s'] for s in streams.values() if s['end_s'] is not None]
+        recorded = max(ends, default=0.0) - min(starts, default=0.0)
+        summary = {
+            'format': 1,
+            'bag': str(bag.path),
+            'robot': robot.name,
+            'joints': list(robot.joint_names),
+            'options': {k: (None if v == math.inf else v) for k, v in asdict(self.o).items()},
+            'prompts': self.prompts,
+            'incomplete': interrupted or bag.incomplete,
+            'notes': [*bag.notes, *self.inputs.notes, *self._remarks(streams)],
+            'duration_s': recorded,
+            'overlap_s': [max(starts, default=0.0), min(ends, default=0.0)],
+            'moments': self.moments,
+            'refused': self.refused,
+            'chunks': self.inferences - len(self.rejected),
+            'rejected_chunks': self.rejected,
+            'digest': self.digest.hexdigest(),
+            'chunk_digests': self.digests,
+            'inference_s': self.durations.as_dict(),
+            'replay_s': seconds,
+            'times_real_time': recorded / seconds if seconds > 0 else 0.0,
+            'inputs': streams,
+            'damaged_messages': self.damaged,
+            'problems': self.problems.as_list(),
+            'age_s': self.ages.as_dict(bins=True),
+            'image_skew_s': self.skews.as_dict(bins=True),
+            'against_states': self.state_errors.as_dict(robot.joint_names),
+            'against_actions': self.action_errors.as_dict(robot.joint_names),
+            'motion': self.motion.as_dict(),
+            'start_gate': self._gate(),
+        }
+        if self.o.at == 'published':
+            summary['published'] = {
+                'equal': self.published_equal, 'different': self.published_different,
+            }  # fmt: skip
+        summary['verdict'], summary['reasons'] = judge(summary)
+        return ReplayResult(
+            summary, self.chunks, self.previews,
+            {'setpoints': self.motion.trace, 'base_ns': self.base + self.offset},
+        )  # fmt: skip
+
+    def _remarks(self, streams: dict) -> list[str]:
+        notes = []
+        for name, s in streams.items():
+            if s['zero_stamps'] and s['retimed']:
+                notes.append(f'{name}: {s["retimed"]} messages re-timed by their reception')
+            elif s['zero_stamps']:
+                notes.append(
+                    f'{name}: {s["zero_stamps"]} of {s["messages"]} header stamps are zero; '
+                    '--received-time takes the time of reception instead'
+                )
+            if s['backwards']:
+                notes.append(f'{name}: stamps went back {s["backwards"]} times (a loop?)')
+            if s['longest_gap_s'] > 1.0:
+                notes.append(
+                    f'{name}: nothing for {s["longest_gap_s"]:.1f} s, '
+                    f'{s["longest_gap_after_s"]:.1f} s after its start; not interpolated'
+                )
+        starts = [s['start_s'] for s in streams.values() if s['start_s'] is not None]
+        if starts and max(starts) - min(starts) > 0.5:
+            late = [n for n, s in streams.items() if (s['start_s'] or 0) - min(starts) > 0.5]
+            notes.append(
+                f'{", ".join(late)} begin up to {max(starts) - min(starts):.1f} s after the first '
+                'input; replay began when all were there'
+            )
+        if not self.actions.count:
+            notes.append('no commands (joint_command_raw) in the bag; compared with states only')
+        return notes
+
+    def _gate(self) -> dict:
+        if not self.gate:
+            return {'verdict': 'unknown', 'limit': START_DISTANCE}
+        first = self.gate[0]
+        worst = max(self.gate, key=lambda g: g['distance'])
+        return {
+            'verdict': 'open' if first['distance'] <= START_DISTANCE else 'approach',
+            'limit': START_DISTANCE,
+            'first': first,
+            'worst': worst,
+        }
+
+
+@dataclass(frozen=True)
+class _Options:
+    prompt: str
+    stride: int
+    start: float
+    end: float
+    at: str
+    seed: int
+    use_received_time: bool
+    stitching: str
+    execution_horizon: int
+    latency: float
+    max_age: float
+    max_skew: float
+
+
+def letterbox(image: np.ndarray, size: int = PREVIEW_SIZE) -> np.ndarray:
+    """Return a picture as the model is shown it: fitted into a square, black borders."""
+    from PIL import Image
+
+    height, width = image.shape[:2]
+    scale = size / max(height, width)
+    new = (max(round(width * scale), 1), max(round(height * scale), 1))
+    small = np.asarray(Image.fromarray(image).resize(new, Image.Resampling.BILINEAR))
+    out = np.zeros((size, size, 3), dtype=np.uint8)
+    top, left = (size - new[1]) // 2, (size - new[0]) // 2
+    out[top : top + new[1], left : left + new[0]] = small
+    return out
+
+
+def judge(summary: Mapping) -> tuple[str, list[str]]:
+    """
+    Return 'yes', 'warnings' or 'no', and why, worst first.
+
+    No: nothing predicted, a chunk that had to be refused, more than 20 % of the moments without a
+    usable observation, more than 5 % of the setpoints limited, or published chunks not repeated.
+    Warnings: anything else that a person should look at before a robot moves.
+    """
+    no, warnings = [], []
+    motion = summary['motion']
+    if summary['rejected_chunks']:
+        no.append(
+            f'{len(summary["rejected_chunks"])} predictions had to be refused as a whole: '
+            f'{summary["rejected_chunks"][0]}'
+        )
+    blocked = [p for p in summary['problems'] if p['blocked']]
+    why = '; '.join(f'{p["input"]}: {p["text"]}' for p in blocked[:3])
+    if not summary['chunks']:
+        no.append(f'nothing was predicted{": " + why if why else ""}')
+    elif summary['refused']:
+        text = (
+            f'{summary["refused"]} of {summary["moments"]} moments had no usable observation '
+            f'({why})'
+        )
+        (no if summary['refused'] > REFUSED_SHARE * summary['moments'] else warnings).append(text)
+    if motion['limited_ticks']:
+        worst = motion['limits'][0]
+        text = (
+            f'the filter would have changed {motion["limited_ticks"]} of {motion["setpoints"]} '
+            f'setpoints; most often {worst["joint"]} ({worst["bound"]}, by up to '
+            f'{worst["worst"]:.3f})'
+        )
+        share = motion['limited_ticks'] / max(motion['setpoints'], 1)
+        (no if share > LIMITED_SHARE else warnings).append(text)
+    published = summary.get('published')
+    if published and published['different']:
+        no.append(f'{published["different"]} chunks differ from those that were published')
+    gate = summary['start_gate']
+    if gate['verdict'] == 'approach':
+        first = gate['first']
+        warnings.append(
+            f'the first target of {first["joint"]} is {first["distance"]:.3f} from the measured '
+            f'pose (limit {gate["limit"]}): the arm would approach it slowly'
+        )
+    inside, seams = motion['step_inside'], motion['step_at_seams']
+    if seams['count'] > 2 and seams['p99'] > 3 * max(inside['p99'], 0.002):
+        warnings.append(
+            f'steps at seams reach {seams["p99"]:.3f} (p99), inside of chunks {inside["p99"]:.3f}'
+        )
+    if motion['held']:
+        warnings.append(f'{motion["held"]} setpoints were held because no new chunk was there')
+    if summary['damaged_messages']:
+        warnings.append(f'{summary["damaged_messages"]} messages are damaged')
+    if summary['incomplete']:
+        warnings.append(summary['incomplete'])
+    for p in summary['problems']:
+        if not p['blocked']:
+            warnings.append(f'{p["input"]}: {p["text"]} ({p["count"]} times)')
+    for name, s in summary['inputs'].items():
+        if s['drops'] > 0.05 * s['messages']:
+            warnings.append(f'{name}: about {s["drops"]} messages lost of {s["messages"]}')
+    return ('no' if no else 'warnings' if warnings else 'yes'), [*no, *warnings]
