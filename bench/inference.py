@@ -22,6 +22,7 @@ import torch
 
 from pi0_ros.policy import Pi0Config, Pi0Model
 from pi0_ros.policy import weights as weight_files
+from pi0_ros.policy.accelerate import Accelerated
 
 PROMPT = 48  # tokens of a pi0 prompt, padding included
 TOLERANCE = {'float32': 1e-3, 'bfloat16': 2e-1}  # between implementations, on actions of scale 1
@@ -283,7 +284,7 @@ def main() -> int:
     parser.add_argument('--dtype', default='float32', choices=('float32', 'bfloat16'))
     parser.add_argument('--threads', type=int, default=2, help='CPU threads')
     parser.add_argument('--repeats', type=int, default=9, help='timed calls of each (at least 7)')
-    parser.add_argument('--cameras', type=int, nargs='*', help='present (default: 3 2; cuda 3 2 1)')
+    parser.add_argument('--cameras', type=int, nargs='*', help='default: 3 2; cuda: 3 2 1')
     parser.add_argument('--valid-tokens', type=int, default=12, help='real tokens of the 48')
     parser.add_argument('--no-peer', action='store_true', help='measure pi0_ros alone')
     parser.add_argument('--mode', default='auto', choices=('auto', 'eager', 'graph', 'compile'))
@@ -299,7 +300,8 @@ def main() -> int:
             peers['transformers'] = TransformersPi0(model)
         except ImportError as error:
             print(f'transformers has no native PI0 here ({error}); measuring pi0_ros alone')
-    fast = model.sample_actions
+    accelerated = Accelerated(model, args.mode)
+    fast = accelerated.sample_actions
     machine = describe_machine(args.device)
     rate = gemm_rate(model.config, model.dtype, args.device)
     count = sum(p.numel() for p in model.parameters())
@@ -312,6 +314,8 @@ def main() -> int:
     for number in cameras:
         cases.append(run_case(model, fast, peers, args, number, rate))
         show(cases[-1])
+    for situation, reason in accelerated.fallbacks.items():
+        print(f'{accelerated.mode} was off for {situation}: {reason}')
     if args.json:
         arguments = {k: str(v) for k, v in vars(args).items()}
         data = {'machine': machine, 'arguments': arguments, 'gemm_flops': rate, 'cases': cases}

@@ -243,21 +243,28 @@ class GemmaLayer(nn.Module):
         :param mask: bool [B, 1, 1, K] of valid keys, or None
         :param modulation: what each adaptive norm gets
         """
-        b, t, _ = x.shape
-        groups, d = self.kv_heads, self.head_dim
-        h, gate = self.norm1(x, modulation[0])
+        q, k, v, gate = self.project(x, *rotation, modulation[0])
+        return self.finish(x, attention(q, *join(k, v), mask), gate, modulation[1])
+
+    def project(self, x: Tensor, cos: Tensor, sin: Tensor, modulation):
+        """Return queries [B, G, T heads/G, D], keys and values [B, G, T, D], residual gate."""
+        b, groups, d = x.shape[0], self.kv_heads, self.head_dim
+        h, gate = self.norm1(x, modulation)
         qkv = self.qkv(h)
-        k, v = join(*self._kv(qkv[..., self.q_rows :], rotation))
-        cos, sin = rotation
+        k, v = self._kv(qkv[..., self.q_rows :], (cos, sin))
         q = qkv[..., : self.q_rows].unflatten(-1, (-1, d))  # [B, T, heads, D]
         q = rotate(q, cos[:, :, None], sin[:, :, None])
         # The queries of a group, all positions and heads, attend as one long row of queries.
         q = q.unflatten(2, (groups, -1)).transpose(1, 2).reshape(b, groups, -1, d)
-        y = attention(q, k, v, mask)
-        y = y.reshape(b, groups, t, -1).transpose(1, 2).reshape(b, t, self.q_rows)
+        return q, k, v, gate
+
+    def finish(self, x: Tensor, y: Tensor, gate, modulation) -> Tensor:
+        """Return the block's output for its input x [B, T, W] and what it attended to, y."""
+        b, t, _ = x.shape
+        y = y.reshape(b, self.kv_heads, t, -1).transpose(1, 2).reshape(b, t, self.q_rows)
         y = self.out(y)
         x = x + (y if gate is None else gate * y)
-        h, gate = self.norm2(x, modulation[1])
+        h, gate = self.norm2(x, modulation)
         gates, up = self.gate_up(h).chunk(2, dim=-1)
         y = self.down(gelu(gates, up))
         return x + (y if gate is None else gate * y)
@@ -528,8 +535,10 @@ class Pi0Model(nn.Module):
     def _check_prefix(self, images, image_masks, tokens, token_masks):
         """Return images as a list, masks as CPU tensors [B, C] and [B, L], tokens as int64."""
         images = _columns(images)
-        image_masks = torch.stack([m.cpu().bool() for m in _columns(image_masks)], dim=1)
         tokens = torch.as_tensor(tokens).long()
+        shown = [m.cpu().bool() for m in _columns(image_masks)]
+        empty = torch.zeros(tokens.shape[0], 0, dtype=torch.bool)
+        image_masks = torch.stack(shown, dim=1) if shown else empty
         token_masks = torch.as_tensor(token_masks).cpu().bool()
         batch, size = tokens.shape[0], self.config.vision.image
         want = (batch, 3, size, size)
@@ -696,10 +705,22 @@ class Pi0Model(nn.Module):
             rtc = ModelGuidance(guidance, *x.shape, device=x.device)
         return self.flow(cache, x, steps, rtc)
 
-    def flow(self, cache: Cache, x: Tensor, steps: int, rtc: ModelGuidance | None = None):
-        """Return the end of ``steps`` Euler steps from x at t=1, float32 like x."""
+    def step_terms(self, steps: int) -> TimeTerms:
+        """Return the time terms of all Euler steps; they change only with the weights."""
         times = flow_times(steps, self.config.family)
-        terms = self.embed_times(torch.tensor(times, device=x.device))
+        return self.embed_times(torch.tensor(times, device=self.device))
+
+    def flow(
+        self, cache: Cache, x: Tensor, steps: int, rtc: ModelGuidance | None = None,
+        terms: TimeTerms | None = None,
+    ) -> Tensor:  # fmt: skip
+        """
+        Return the end of ``steps`` Euler steps from x at t=1, float32 like x.
+
+        :param terms: ``step_terms(steps)`` if they are at hand
+        """
+        times = flow_times(steps, self.config.family)
+        terms = self.step_terms(steps) if terms is None else terms
         rotation = self.action_rotation(cache)
         for i, time in enumerate(times):
             term = terms.step(i)
