@@ -241,8 +241,8 @@ class Meter:
 class PolicyNode(ManagedNode):
     """See the module's text; parameters describe themselves (``ros2 param describe``)."""
 
-    def __init__(self):
-        super().__init__('policy_node')
+    def __init__(self, **kwargs):
+        super().__init__('policy_node', **kwargs)
         fixed = {'read_only': True}
         name = self.declare('robot', 'aloha', 'robot name or path of its YAML file', **fixed)
         self.robot = RobotSpec.load(name)

@@ -8,7 +8,9 @@ policy_node as a process of its own.
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -52,6 +54,8 @@ class FakeRobot:
         self.simulated = simulated
         self.camera_rate, self.joint_rate = camera_rate, joint_rate
         self.silent: set[str] = set()
+        self.lossy: dict[str, float] = {}  # camera -> share of its frames that is lost
+        self._random = random.Random(0)
         self.velocity = 0.0
         self.pose = np.zeros(6)
         self.opening = 0.5
@@ -107,6 +111,8 @@ class FakeRobot:
 
     def publish_image(self, name: str, stamp_ns: int) -> None:
         if name in self.silent:
+            return
+        if self._random.random() < self.lossy.get(name, 0.0):
             return
         self.frames += 1
         rgb = np.zeros((48, 64, 3), np.uint8)
@@ -231,8 +237,7 @@ class PolicyProcess:
         }  # fmt: skip
         command = [sys.executable, '-m', 'pi0_ros.nodes.policy_node', '--ros-args']
         for name, value in parameters.items():
-            text = {True: 'true', False: 'false'}.get(value, value) if value != '' else "''"
-            command += ['-p', f'{name}:={text}']
+            command += ['-p', f'{name}:={json.dumps(value)}']
         path = os.pathsep.join(p for p in (str(HERE), os.environ.get('PYTHONPATH')) if p)
         self.path = folder / 'policy_node.log'
         self._file = open(self.path, 'w', encoding='utf-8')

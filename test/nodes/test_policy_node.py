@@ -214,6 +214,20 @@ def test_b31_an_incompatible_publisher_is_a_named_warning(start):
     robot.node.destroy_publisher(publisher)
 
 
+def test_b33_a_lossy_camera_slows_nothing_but_itself(start):
+    robot, _ = start('Scripted', max_age=1.0)
+    robot.lossy['cam_high'] = 0.7
+    robot.until(lambda: len(robot.chunks) >= 6, 20.0, 'chunks')
+
+    def rates():
+        rows = [robot.status.get(f'input {n}', {}) for n in ('cam_high', 'cam_left_wrist')]
+        return [float(row.get('rate [Hz]', 0.0)) for row in rows]
+
+    robot.until(lambda: rates()[1] > 20.0, what='rates in the diagnostics')
+    assert 0.0 < rates()[0] < 0.6 * rates()[1]
+    assert robot.status['executor']['times run dry'] == '0'
+
+
 # -- prompt ---------------------------------------------------------------------------------------
 
 
