@@ -239,7 +239,8 @@ def _checkpoint(args, out: Path, console) -> tuple[str, bool]:
         return args.checkpoint, False
     path = out / f'checkpoint_tiny_{args.seed}'
     if not (path / 'config.json').is_file():
-        console.print(f'writing a tiny checkpoint with random weights to {path}', markup=False)
+        text = f'writing a tiny checkpoint with random weights to {path}'
+        console.print(text, markup=False, soft_wrap=True)
         code = (
             'import sys; from pi0_ros.policy.make_checkpoint import make_checkpoint; '
             "make_checkpoint(sys.argv[1], size='tiny', robot=sys.argv[2], seed=int(sys.argv[3]))"
@@ -492,7 +493,7 @@ def _draw(bag: Path, robot: RobotSpec, args, result: Result, out: Path, console)
 
     recorded = read_run(bag, robot)
     with console.status('drawing joints.png and top.gif'):
-        plot_joints(recorded, robot, out / 'joints.png')
+        plot_joints(recorded, robot, out / 'joints.png', result.begin, result.end)
         animate_top_camera(recorded, robot, args.task, out / 'top.gif', result.begin, result.end)
 
 
@@ -526,7 +527,7 @@ def _print_summary(console, summary: dict, out: Path) -> None:
         table.add_row(f'[dim]{name}[/]', value)
     console.print(table)
     if summary['random_weights']:
-        console.print(RANDOM_WEIGHTS, style='italic')
+        console.print(RANDOM_WEIGHTS, style='italic', soft_wrap=True)
     written = [n for n in ('bag', 'top.gif', 'joints.png', 'summary.json') if (out / n).exists()]
-    console.print(f'written to {out}/: {", ".join(written)}', markup=False)
+    console.print(f'written to {out}/: {", ".join(written)}', markup=False, soft_wrap=True)
 

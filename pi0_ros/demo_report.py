@@ -171,8 +171,12 @@ def limit_violations(times: np.ndarray, commands: np.ndarray, robot: RobotSpec) 
     return found
 
 
-def plot_joints(run: Run, robot: RobotSpec, path: Path) -> None:
-    """Draw commanded against measured positions, one panel a joint, limits where they are near."""
+def plot_joints(run: Run, robot: RobotSpec, path: Path, begin: float, end: float) -> None:
+    """
+    Draw commanded against measured positions, one panel a joint, limits where they are near.
+
+    :param begin: simulated seconds, zero of the time axis; ``end`` likewise.
+    """
     import matplotlib
 
     matplotlib.use('Agg')
@@ -185,7 +189,6 @@ def plot_joints(run: Run, robot: RobotSpec, path: Path) -> None:
             rows, len(arms), figsize=(6.2 * len(arms), 1.45 * rows + 1.0),
             sharex=True, squeeze=False,
         )  # fmt: skip
-        start = run.command_times[0] if len(run.command_times) else 0.0
         for column, arm in enumerate(arms):
             for row in range(rows):
                 axes = panels[row, column]
@@ -193,7 +196,7 @@ def plot_joints(run: Run, robot: RobotSpec, path: Path) -> None:
                     axes.set_visible(False)
                     continue
                 index, joint = arm.indices[row], arm.joints[row]
-                _plot_joint(axes, run, index, joint, start)
+                _plot_joint(axes, run, index, joint, begin, end)
                 axes.set_title(joint.name, loc='left', fontsize=9, color=INK, pad=3)
                 axes.set_ylabel(joint.unit, color=MUTED)
             panels[rows - 1, column].set_xlabel('simulated time [s]', color=MUTED)
@@ -209,20 +212,25 @@ def plot_joints(run: Run, robot: RobotSpec, path: Path) -> None:
         pyplot.close(figure)
 
 
-def _plot_joint(axes, run: Run, index: int, joint, start: float) -> None:
-    commanded, measured = run.commands[:, index], run.measured[:, index]
-    seen = run.measured_times >= start
-    axes.plot(run.measured_times[seen] - start, measured[seen], color=MEASURED, lw=1.3,
-              label='measured')  # fmt: skip
-    axes.plot(run.command_times - start, commanded, color=COMMANDED, lw=0.9, label='commanded')
+def _plot_joint(axes, run: Run, index: int, joint, begin: float, end: float) -> None:
+    values = []
+    for times, positions, label, colour, width in (
+        (run.measured_times, run.measured, 'measured', MEASURED, 1.3),
+        (run.command_times, run.commands, 'commanded', COMMANDED, 0.9),
+    ):
+        shown = (times >= begin) & (times <= end)
+        axes.plot(times[shown] - begin, positions[shown, index], label=label, color=colour,
+                  lw=width)  # fmt: skip
+        values.append(positions[shown, index])
     axes.grid(True, color=GRID, lw=0.6)
     axes.tick_params(colors=MUTED, length=0)
     for side in ('top', 'right'):
         axes.spines[side].set_visible(False)
-    values = np.concatenate([commanded, measured[seen]])
+    values = np.concatenate(values)
     values = values[np.isfinite(values)]
     if len(values) == 0:
         return
+    axes.set_xlim(0.0, end - begin)
     low, high = values.min(), values.max()
     margin = max(0.08 * (high - low), 0.02)
     axes.set_ylim(low - margin, high + margin)
