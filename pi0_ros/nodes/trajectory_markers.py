@@ -1,0 +1,294 @@
+# Copyright 2026 pi0_ros contributors. Licensed under the Apache License 2.0.
+"""
+Shows in RViz what the policy is about to do: ``action_chunk`` to markers and paths of the hands.
+
+Namespaces of ``predicted_trajectory``, one set an arm: ``<arm>/path`` (blue now, yellow later; the
+executed part faded), ``<arm>/opening`` (the fingers, every few rows), ``<arm>/limits`` (red: a
+joint of this row is outside of its limits and will be held back), ``<arm>/seam`` (where the chunk
+took over), and ``ghost``: the robot as it would stand at the end. Everything is in the root frame
+of the description, carries the observation's stamp and a lifetime, and is latched, so that a late
+RViz sees the last prediction and nobody takes an old one for a new one.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from geometry_msgs.msg import Point, PoseStamped
+from nav_msgs.msg import Path
+from rclpy.duration import Duration
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from std_msgs.msg import ColorRGBA
+from trajectory_msgs.msg import JointTrajectory
+from visualization_msgs.msg import Marker, MarkerArray
+
+from pi0_ros.bringup import urdf_text
+from pi0_ros.errors import Pi0RosError
+from pi0_ros.kinematics import ForwardKinematics, GripperPoses
+from pi0_ros.messages import NANOSECONDS, ns_from_time
+from pi0_ros.nodes.lifecycle import OK, WARN, ManagedNode, Status, run
+from pi0_ros.robot import RobotSpec
+
+LATCHED = QoSProfile(
+    depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL, reliability=ReliabilityPolicy.RELIABLE
+)
+CHUNK_QOS = QoSProfile(depth=5)
+
+REDRAW_RATE = 10.0
+"""How often the executed part is faded anew [Hz]; enough for an eye."""
+
+OPENING_STRIDE = 5
+"""Every so many rows the fingers are drawn."""
+
+NOW, LATER = np.array([0.10, 0.35, 0.95]), np.array([1.0, 0.85, 0.1])
+"""Colours of the path's two ends."""
+FADED, FULL = 0.15, 1.0
+GHOST_ALPHA = 0.25
+LINE_WIDTH = 0.006  # m
+
+
+class TrajectoryMarkers(ManagedNode):
+    """See the module."""
+
+    def __init__(self, **kwargs):
+        super().__init__('trajectory_markers', **kwargs)
+        self.declare('robot', 'aloha', 'robot name or path of its YAML file', read_only=True)
+        self.declare(
+            'robot_description', '', "text of a URDF; empty: the one that the robot's YAML names",
+            read_only=True,
+        )  # fmt: skip
+        self.declare(
+            'lifetime', 1.0, 'how long a prediction stays visible after its end [s]',
+            minimum=0.0, maximum=60.0,
+        )  # fmt: skip
+        self.declare('ghost', True, 'draw the robot as it would stand at the end of the chunk')
+        self._owned: list = []
+        self._chunk: _Prediction | None = None
+        self._shown = 0
+        self._fault = ''
+
+    # -- lifecycle ----------------------------------------------------------------------------
+
+    def configure(self) -> None:
+        self._robot = robot = RobotSpec.load(self.parameter('robot'))
+        text = self.parameter('robot_description')
+        source = 'robot_description' if text else robot.urdf
+        self._kinematics = ForwardKinematics(text or urdf_text(robot), robot, source)
+        self._markers = self.create_publisher(MarkerArray, 'predicted_trajectory', LATCHED)
+        self._paths = {
+            arm.name: self.create_publisher(Path, f'predicted_path/{arm.name}', LATCHED)
+            for arm in robot.arms
+        }
+        self._subscription = self.create_subscription(
+            JointTrajectory, 'action_chunk', self._on_chunk, CHUNK_QOS
+        )
+        self._timer = self.clock.create_wall_timer(1.0 / REDRAW_RATE, self._redraw)
+
+    def cleanup(self) -> None:
+        for name, destroy in (
+            ('_timer', self.destroy_timer), ('_subscription', self.destroy_subscription),
+            ('_markers', self.destroy_publisher),
+        ):  # fmt: skip
+            entity = getattr(self, name, None)
+            if entity is not None:
+                destroy(entity)
+                setattr(self, name, None)
+        for publisher in getattr(self, '_paths', {}).values():
+            self.destroy_publisher(publisher)
+        self._paths, self._chunk = {}, None
+
+    def diagnostics(self) -> list[Status]:
+        level = WARN if self._fault else OK
+        return [Status('chunks', level, self._fault or 'ok', {'shown': self._shown})]
+
+    # -- drawing ------------------------------------------------------------------------------
+
+    def _on_chunk(self, message: JointTrajectory) -> None:
+        if not self.active:
+            return
+        try:
+            self._chunk = _Prediction(message, self._robot, self._kinematics)
+        except Pi0RosError as error:
+            if str(error) != self._fault:
+                self.get_logger().warning(f'action_chunk not shown: {error}')
+            self._fault = str(error)
+            return
+        self._fault = ''
+        self._shown += 1
+        for arm, publisher in self._paths.items():
+            publisher.publish(self._chunk.path(arm))
+        self._redraw()
+
+    def _redraw(self) -> None:
+        if self.active and self._chunk is not None:
+            elapsed = (self.clock.now_ns() - self._chunk.stamp_ns) / NANOSECONDS
+            lifetime = self.parameter('lifetime')
+            if elapsed <= self._chunk.times[-1] + lifetime:
+                ghost = self.parameter('ghost')
+                self._markers.publish(self._chunk.markers(elapsed, lifetime, ghost))
+
+
+class _Prediction:
+    """
+    One chunk, ready to be drawn.
+
+    :raises Pi0RosError: when the message's joints are not the robot's, or it holds no rows.
+    """
+
+    def __init__(self, message: JointTrajectory, robot: RobotSpec, kinematics: ForwardKinematics):
+        index = {name: i for i, name in enumerate(message.joint_names)}
+        missing = [name for name in robot.joint_names if name not in index]
+        if missing or not message.points:
+            raise Pi0RosError(
+                f"a chunk with {len(message.points)} rows lacks joints {', '.join(missing) or '-'}"
+                f" of robot '{robot.name}'"
+            )
+        rows = np.array([point.positions for point in message.points], dtype=np.float64)
+        if rows.ndim != 2 or rows.shape[1] != len(index) or not np.isfinite(rows).all():
+            raise Pi0RosError(f'a chunk has rows of shape {rows.shape} or with NaN')
+        rows = rows[:, [index[name] for name in robot.joint_names]]
+        self.stamp = message.header.stamp
+        self.stamp_ns = ns_from_time(message.header.stamp)
+        self.times = np.array(
+            [p.time_from_start.sec + p.time_from_start.nanosec / NANOSECONDS
+             for p in message.points]
+        )  # fmt: skip
+        self._robot, self._kinematics = robot, kinematics
+        self._commands = robot.policy_to_command(rows)
+        self._poses: GripperPoses = kinematics.poses(self._commands)
+        lower = np.array([joint.lower for joint in robot.joints])
+        upper = np.array([joint.upper for joint in robot.joints])
+        self._outside = (self._commands < lower) | (self._commands > upper)
+
+    def path(self, arm_name: str) -> Path:
+        """Return one hand's path."""
+        column = [arm.name for arm in self._robot.arms].index(arm_name)
+        message = Path()
+        message.header.frame_id = self._kinematics.root_frame
+        message.header.stamp = self.stamp
+        for position, rotation in zip(
+            self._poses.positions[:, column], self._poses.rotations[:, column]
+        ):
+            pose = PoseStamped(header=message.header)
+            pose.pose.position = _point(position)
+            x, y, z, w = quaternion_from_matrix(rotation)
+            orientation = pose.pose.orientation
+            orientation.x, orientation.y, orientation.z, orientation.w = x, y, z, w
+            message.poses.append(pose)
+        return message
+
+    def markers(self, elapsed: float, lifetime: float, ghost: bool) -> MarkerArray:
+        """Return everything, with the part before ``elapsed`` seconds faded."""
+        left = max(float(self.times[-1]) - elapsed, 0.0) + lifetime
+        self._lifetime = Duration(seconds=left).to_msg()
+        alpha = np.where(self.times <= elapsed, FADED, FULL)
+        share = np.linspace(0.0, 1.0, len(self.times))[:, None]
+        colours = [
+            _colour(*rgb, a) for rgb, a in zip(NOW + share * (LATER - NOW), alpha)
+        ]
+        result = MarkerArray()
+        for column, arm in enumerate(self._robot.arms):
+            points = [_point(p) for p in self._poses.positions[:, column]]
+            path = self._marker(f'{arm.name}/path', Marker.LINE_STRIP, LINE_WIDTH)
+            path.points, path.colors = points, colours
+            seam = self._marker(f'{arm.name}/seam', Marker.SPHERE_LIST, 0.015)
+            seam.points, seam.colors = points[:1], [_colour(1.0, 1.0, 1.0, 0.9)]
+            result.markers += [path, seam, self._openings(arm.name, column, colours)]
+            result.markers.append(self._limits(arm, points))
+        if ghost:
+            result.markers += self._ghost()
+        return result
+
+    def _openings(self, name: str, column: int, colours) -> Marker:
+        marker = self._marker(f'{name}/opening', Marker.LINE_LIST, LINE_WIDTH / 2)
+        for row in range(0, len(self.times), OPENING_STRIDE):
+            opening = self._poses.openings[row, column]
+            if not np.isfinite(opening):
+                continue
+            centre = self._poses.positions[row, column]
+            across = self._poses.rotations[row, column][:, 1] * opening
+            marker.points += [_point(centre - across), _point(centre + across)]
+            marker.colors += [colours[row]] * 2
+        if not marker.points:
+            marker.action = Marker.DELETE
+        return marker
+
+    def _limits(self, arm, points) -> Marker:
+        marker = self._marker(f'{arm.name}/limits', Marker.SPHERE_LIST, 0.018)
+        rows = np.flatnonzero(self._outside[:, list(arm.indices)].any(axis=1))
+        marker.points = [points[row] for row in rows]
+        marker.colors = [_colour(1.0, 0.1, 0.1, 0.9)] * len(rows)
+        if not len(rows):
+            marker.action = Marker.DELETE
+        return marker
+
+    def _ghost(self) -> list[Marker]:
+        poses = self._kinematics.link_poses(self._commands[-1])
+        kinds = {'box': Marker.CUBE, 'cylinder': Marker.CYLINDER, 'sphere': Marker.SPHERE}
+        markers = []
+        moving = {arm.prefix for arm in self._robot.arms}
+        for number, shape in enumerate(self._kinematics.shapes):
+            if not shape.link.startswith(tuple(moving)) or 'base_link' in shape.link:
+                continue  # what never moves needs no ghost
+            pose = poses[shape.link] @ shape.pose
+            marker = self._marker('ghost', kinds[shape.kind], 1.0)
+            marker.id = number
+            size = shape.size
+            if shape.kind == 'cylinder':
+                size = (2 * size[0], 2 * size[0], size[1])
+            elif shape.kind == 'sphere':
+                size = (2 * size[0],) * 3
+            marker.scale.x, marker.scale.y, marker.scale.z = map(float, size)
+            marker.pose.position = _point(pose[:3, 3])
+            x, y, z, w = quaternion_from_matrix(pose[:3, :3])
+            orientation = marker.pose.orientation
+            orientation.x, orientation.y, orientation.z, orientation.w = x, y, z, w
+            marker.color = _colour(*LATER, GHOST_ALPHA)
+            markers.append(marker)
+        return markers
+
+    def _marker(self, namespace: str, kind: int, size: float) -> Marker:
+        marker = Marker(ns=namespace, type=kind, action=Marker.ADD, lifetime=self._lifetime)
+        marker.header.frame_id = self._kinematics.root_frame
+        marker.header.stamp = self.stamp
+        marker.scale.x = marker.scale.y = marker.scale.z = float(size)
+        marker.pose.orientation.w = 1.0
+        marker.color = _colour(1.0, 1.0, 1.0, 1.0)
+        return marker
+
+
+def quaternion_from_matrix(rotation: np.ndarray) -> tuple[float, float, float, float]:
+    """Return x, y, z, w of a rotation matrix, by the largest of the four (Shepperd's method)."""
+    m = rotation
+    squares = np.array([
+        1 + m[0, 0] - m[1, 1] - m[2, 2], 1 - m[0, 0] + m[1, 1] - m[2, 2],
+        1 - m[0, 0] - m[1, 1] + m[2, 2], 1 + m[0, 0] + m[1, 1] + m[2, 2],
+    ])  # fmt: skip
+    products = np.array([
+        [squares[0], m[0, 1] + m[1, 0], m[0, 2] + m[2, 0], m[2, 1] - m[1, 2]],
+        [m[0, 1] + m[1, 0], squares[1], m[1, 2] + m[2, 1], m[0, 2] - m[2, 0]],
+        [m[0, 2] + m[2, 0], m[1, 2] + m[2, 1], squares[2], m[1, 0] - m[0, 1]],
+        [m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1], squares[3]],
+    ])  # fmt: skip
+    row = products[int(np.argmax(squares))]
+    x, y, z, w = (row / np.linalg.norm(row)).tolist()
+    return x, y, z, w
+
+
+def _point(xyz) -> Point:
+    x, y, z = map(float, xyz)
+    return Point(x=x, y=y, z=z)
+
+
+def _colour(r, g, b, a) -> ColorRGBA:
+    return ColorRGBA(r=float(r), g=float(g), b=float(b), a=float(a))
+
+
+def main(args: list[str] | None = None) -> int:
+    """Run the node."""
+    return run(TrajectoryMarkers, args)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
