@@ -304,6 +304,7 @@ class PolicyNode(ManagedNode):
         self._executor: ChunkExecutor | None = None
         self._ticker: Ticker | None = None
         self._buffer: ObservationBuffer | None = None
+        self._guidable = False
         self._clear_state()
 
     def _clear_state(self) -> None:
@@ -503,10 +504,11 @@ class PolicyNode(ManagedNode):
                 settings = replace(self._settings(), **known)
                 settings.check()
                 if self._executor is not None:
+                    stitcher = make_stitcher(settings.stitching, settings.blend_ticks)
+                    if stitcher.wants_guidance:
+                        self._need_guidable()
+                    self._executor.stitcher = stitcher
                     self._executor.execution_horizon = settings.execution_horizon
-                    self._executor.stitcher = make_stitcher(
-                        settings.stitching, settings.blend_ticks
-                    )
         except Pi0RosError as error:
             return SetParametersResult(successful=False, reason=str(error))
         if 'prompt' in changed and hasattr(self, '_prompt'):
@@ -665,14 +667,17 @@ class PolicyNode(ManagedNode):
         if not callable(factory):
             raise Pi0RosError(f"policy '{text}': {module_name} has no factory '{factory_name}'")
         policy = factory(dict(self._given))
+        self._guidable = 'guidance' in inspect.signature(policy.predict).parameters
         if self._executor.stitcher.wants_guidance:
-            accepted = inspect.signature(policy.predict).parameters
-            if 'guidance' not in accepted:
-                raise Pi0RosError(
-                    f"stitching 'rtc' needs a policy whose predict takes guidance; "
-                    f"{type(policy).__name__} does not, use 'blend'"
-                )
+            self._need_guidable()
         return policy
+
+    def _need_guidable(self) -> None:
+        if not self._guidable:
+            raise Pi0RosError(
+                "stitching 'rtc' needs a policy whose predict takes guidance, which "
+                f"{self._given['policy']} does not; use 'blend'"
+            )
 
     def _observe(self, sequence: int, policy) -> Job | None:
         """Take the newest observation; runs when an inference begins, in its thread."""

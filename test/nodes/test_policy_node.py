@@ -339,6 +339,8 @@ def test_parameters_change_at_run_time_where_that_makes_sense(start):
     assert set_parameter(robot, 'stitching', 'switch').successful
     result = set_parameter(robot, 'stitching', 'glue')
     assert not result.successful and 'glue' in result.reason
+    result = set_parameter(robot, 'stitching', 'rtc')
+    assert not result.successful and 'takes guidance' in result.reason
     result = set_parameter(robot, 'policy_rate', 25.0)
     assert not result.successful and 'clean up first' in result.reason
     assert set_parameter(robot, 'prompt', 'from a parameter').successful
