@@ -5,20 +5,32 @@ Shows in RViz what the policy is about to do: ``action_chunk`` to markers and pa
 Namespaces of ``predicted_trajectory``, one set an arm: ``<arm>/path`` (blue now, yellow later; the
 executed part faded), ``<arm>/opening`` (the fingers, every few rows), ``<arm>/limits`` (red: a
 joint of this row is outside of its limits and will be held back), ``<arm>/seam`` (where the chunk
-took over), and ``ghost``: the robot as it would stand at the end. Everything is in the root frame
-of the description, carries the observation's stamp and a lifetime, and is latched, so that a late
-RViz sees the last prediction and nobody takes an old one for a new one.
+took over), ``<arm>/raw`` and ``<arm>/sent`` (the last two seconds of what the policy asked for and
+of what the filter sent), and ``ghost``: the robot as it would stand at the end. Everything is in
+the root frame of the description, carries the observation's stamp and a lifetime, and is latched:
+a late RViz sees the last prediction, and nobody takes an old one for a new one.
+
+Also merges the arms' joint states into ``joint_states`` under the description's names, for
+robot_state_publisher.
 """
 
 from __future__ import annotations
 
+import collections
+import functools
 import sys
 
 import numpy as np
 from geometry_msgs.msg import Point, PoseStamped
 from nav_msgs.msg import Path
 from rclpy.duration import Duration
-from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.qos import (
+    DurabilityPolicy,
+    QoSProfile,
+    ReliabilityPolicy,
+    qos_profile_sensor_data,
+)
+from sensor_msgs.msg import JointState
 from std_msgs.msg import ColorRGBA
 from trajectory_msgs.msg import JointTrajectory
 from visualization_msgs.msg import Marker, MarkerArray
@@ -41,9 +53,13 @@ REDRAW_RATE = 10.0
 OPENING_STRIDE = 5
 """Every so many rows the fingers are drawn."""
 
+TRAIL = 100
+"""Commands shown behind the hands: two seconds at 50 Hz."""
+
 NOW, LATER = np.array([0.10, 0.35, 0.95]), np.array([1.0, 0.85, 0.1])
 """Colours of the path's two ends."""
 FADED, FULL = 0.15, 1.0
+TRAIL_COLOURS = {'raw': (0.9, 0.3, 0.9), 'sent': (0.95, 0.95, 0.95)}
 GHOST_ALPHA = 0.25
 LINE_WIDTH = 0.006  # m
 
@@ -63,7 +79,6 @@ class TrajectoryMarkers(ManagedNode):
             minimum=0.0, maximum=60.0,
         )  # fmt: skip
         self.declare('ghost', True, 'draw the robot as it would stand at the end of the chunk')
-        self._owned: list = []
         self._chunk: _Prediction | None = None
         self._shown = 0
         self._fault = ''
@@ -84,6 +99,23 @@ class TrajectoryMarkers(ManagedNode):
             JointTrajectory, 'action_chunk', self._on_chunk, CHUNK_QOS
         )
         self._timer = self.clock.create_wall_timer(1.0 / REDRAW_RATE, self._redraw)
+        self._trails = {
+            'raw': collections.deque(maxlen=TRAIL), 'sent': collections.deque(maxlen=TRAIL)
+        }  # fmt: skip
+        self._others = [
+            self.create_subscription(
+                JointState, topic, functools.partial(self._on_command, name), CHUNK_QOS
+            )
+            for name, topic in (('raw', 'joint_command_raw'), ('sent', 'joint_command'))
+        ]
+        merged = self.resolve_topic_name('joint_states')
+        self._joint_states = self.create_publisher(JointState, 'joint_states', 10)
+        for topic, prefix in robot.joint_state_sources:
+            if self.resolve_topic_name(topic) != merged:
+                forward = functools.partial(self._on_joints, prefix)
+                self._others.append(
+                    self.create_subscription(JointState, topic, forward, qos_profile_sensor_data)
+                )
 
     def cleanup(self) -> None:
         for name, destroy in (
@@ -94,9 +126,14 @@ class TrajectoryMarkers(ManagedNode):
             if entity is not None:
                 destroy(entity)
                 setattr(self, name, None)
-        for publisher in getattr(self, '_paths', {}).values():
+        for subscription in getattr(self, '_others', []):
+            self.destroy_subscription(subscription)
+        publishers = [*getattr(self, '_paths', {}).values()]
+        if getattr(self, '_joint_states', None) is not None:
+            publishers.append(self._joint_states)
+        for publisher in publishers:
             self.destroy_publisher(publisher)
-        self._paths, self._chunk = {}, None
+        self._paths, self._others, self._chunk, self._joint_states = {}, [], None, None
 
     def diagnostics(self) -> list[Status]:
         level = WARN if self._fault else OK
@@ -120,13 +157,34 @@ class TrajectoryMarkers(ManagedNode):
             publisher.publish(self._chunk.path(arm))
         self._redraw()
 
+    def _on_joints(self, prefix: str, message: JointState) -> None:
+        if self.active:
+            message.name = [
+                name if name.startswith(prefix) else prefix + name for name in message.name
+            ]
+            self._joint_states.publish(message)
+
+    def _on_command(self, which: str, message: JointState) -> None:
+        values = dict(zip(message.name, message.position))
+        try:
+            row = np.array([values[name] for name in self._robot.joint_names])
+        except KeyError:
+            return  # the filter says what is wrong with it
+        if np.isfinite(row).all():
+            row = self._robot.policy_to_command(row) if which == 'raw' else row
+            self._trails[which].append(row)
+
     def _redraw(self) -> None:
         if self.active and self._chunk is not None:
             elapsed = (self.clock.now_ns() - self._chunk.stamp_ns) / NANOSECONDS
             lifetime = self.parameter('lifetime')
             if elapsed <= self._chunk.times[-1] + lifetime:
                 ghost = self.parameter('ghost')
-                self._markers.publish(self._chunk.markers(elapsed, lifetime, ghost))
+                markers = self._chunk.markers(elapsed, lifetime, ghost)
+                for which, trail in self._trails.items():
+                    if len(trail) > 1:
+                        markers.markers += self._chunk.trail(which, np.array(trail))
+                self._markers.publish(markers)
 
 
 class _Prediction:
@@ -199,6 +257,17 @@ class _Prediction:
         if ghost:
             result.markers += self._ghost()
         return result
+
+    def trail(self, which: str, commands: np.ndarray) -> list[Marker]:
+        """Return where commands [n, dof] led the hands; call after :meth:`markers`."""
+        positions = self._kinematics.poses(commands).positions
+        markers = []
+        for column, arm in enumerate(self._robot.arms):
+            marker = self._marker(f'{arm.name}/{which}', Marker.LINE_STRIP, LINE_WIDTH / 3)
+            marker.color = _colour(*TRAIL_COLOURS[which], 0.8)
+            marker.points = [_point(p) for p in positions[:, column]]
+            markers.append(marker)
+        return markers
 
     def _openings(self, name: str, column: int, colours) -> Marker:
         marker = self._marker(f'{name}/opening', Marker.LINE_LIST, LINE_WIDTH / 2)
