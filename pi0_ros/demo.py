@@ -33,7 +33,7 @@ from pi0_ros.robot import RobotSpec
 from pi0_ros.supervisor import QUIET_THREADS, ProcessDied, Supervisor, died
 
 DEFAULT_PROMPT = {
-    'transfer_cube': 'pick up the cube with the right arm and hand it over to the left arm',
+    'transfer_cube': 'transfer the cube to the left arm',
     'insertion': 'insert the peg into the socket',
 }
 
