@@ -411,17 +411,19 @@ def _scan_mcap(bag: Bag, path: Path):
             if opcode in (_FOOTER, _DATA_END):
                 return
             content = file.read(size) if 0 < opcode and size < MAX_RECORD else b''
-            if len(head) < 9 or len(content) < size:
+            cut = len(head) < 9 or len(content) < size
+            if cut:
                 bag.incomplete = (
                     f'{path.name} was cut off at byte {path.stat().st_size}; replayed up to there'
                 )
-                return
+                if opcode != _CHUNK:
+                    return
             inner = ((opcode, content),)
             if opcode == _CHUNK:
                 try:
-                    inner = _records(_unpack_chunk(content))
-                except BagError as error:
-                    bag.incomplete = f'{path.name}: {error}'
+                    inner = _records(_unpack_chunk(content, cut))
+                except (BagError, struct.error) as error:
+                    bag.incomplete = bag.incomplete or f'{path.name}: {error}'
                     return
             messages = []
             for kind, data in inner:
@@ -435,25 +437,30 @@ def _scan_mcap(bag: Bag, path: Path):
             messages.sort(key=lambda m: m[1])
             for message in messages:
                 yield _MESSAGE, message
+            if cut:
+                return
 
 
-def _unpack_chunk(content) -> memoryview:
+def _unpack_chunk(content, cut: bool) -> memoryview:
+    """Return the records of a chunk; of one that was cut off, those that are whole."""
     _, _, size, _ = struct.unpack_from('<QQQI', content)
     compression, at = _string(content, 28)
     (length,) = struct.unpack_from('<Q', content, at)
     data = content[at + 8 : at + 8 + length]
     try:
         if compression == 'zstd':
-            data = _zstd(data)
+            data = _zstd_module().ZstdDecompressor().decompress(data)
         elif compression == 'lz4':
             import lz4.frame
 
-            data = lz4.frame.decompress(data)
+            data = lz4.frame.LZ4FrameDecompressor().decompress(data)
         elif compression:
             raise BagError(f"a chunk is compressed with '{compression}', which is unknown")
-    except (RuntimeError, ImportError) as error:
+    except BagError:
+        raise
+    except Exception as error:  # each decompressor has errors of its own
         raise BagError(f'a chunk cannot be unpacked ({error})') from None
-    if len(data) != size:
+    if len(data) != size and not cut:
         raise BagError(f'a chunk has {len(data)} bytes instead of {size}')
     return memoryview(data)
 

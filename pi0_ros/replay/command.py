@@ -17,6 +17,9 @@ from pathlib import Path
 
 from pi0_ros.errors import Pi0RosError
 
+RECORDED = 'recorded'
+"""Instead of a policy: the recorded motion itself, through the filter."""
+
 EPILOG = __doc__.split('\n\n')[1]
 
 
@@ -27,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add('bag', help='rosbag2 folder, or one .mcap or .db3 file (zstd or not)')
     add('--checkpoint', default='', help='checkpoint: folder or hub id')
     add('--policy', default='pi0_ros.policy:from_parameters', metavar='MODULE:FACTORY',
-        help='factory of the policy, as the node takes it')  # fmt: skip
+        help="as the node takes it; 'recorded' replays the bag's own motion")  # fmt: skip
     add('--robot', default='aloha', help='robot name or YAML file (default: aloha)')
     add('--prompt', default='', help="instruction (default: the bag's prompt messages)")
     add('--stride', type=int, default=10, help='rows between inferences (default: 10)')
@@ -99,7 +102,8 @@ def _check_bag(args, robot, cameras, sources) -> None:
     from pi0_ros.replay.replay import Inputs
 
     with open_bag(args.bag) as bag:
-        Inputs(bag, robot, cameras, sources or None, None)
+        with_cameras = args.policy != RECORDED
+        Inputs(bag, robot, cameras, sources or None, None, with_cameras=with_cameras)
 
 
 def _pairs(texts) -> dict[str, str]:
@@ -118,6 +122,8 @@ def _source(text: str) -> tuple[str, str]:
 
 
 def _load_policy(args):
+    if args.policy == RECORDED:
+        return None
     module_name, _, factory_name = args.policy.partition(':')
     if not factory_name:
         raise Pi0RosError(f"--policy '{args.policy}' is not of the form package.module:factory")

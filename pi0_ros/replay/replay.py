@@ -10,8 +10,14 @@ Two ways to choose when to infer:
 
 - ``at='stride'``: every ``stride`` rows of the policy's rate from the first usable observation on;
 - ``at='published'``: at the stamps of the bag's ``action_chunk`` messages, with their numbers and
-  seeds. Each input holds what was stamped up to that moment, joints up to the first sample not
-  before it; so it repeats a live run whose inputs had arrived by then.
+  seeds. A bag does not tell which of the newest messages had reached the policy when an inference
+  began, only that the newest picture was the one of the chunk's stamp; so the few possible states
+  of the other inputs are tried until one gives the published chunk, bit for bit. If none does, the
+  first is reported as different.
+
+Without a policy (None) the recorded motion itself goes through the filter, at the control rate and
+interpolated between samples; a hole longer than ``max_age`` is not bridged, the filter starts anew
+behind it. This needs no camera.
 
 The arm of the recording did not follow this policy (open loop): the rollout starts at its measured
 pose and goes on from its own last setpoint.
@@ -23,6 +29,7 @@ import difflib
 import functools
 import hashlib
 import inspect
+import itertools
 import math
 import time
 from collections import deque
@@ -35,13 +42,23 @@ from pi0_ros.control import (
     ActionChunk,
     ChunkError,
     ChunkExecutor,
+    Setpoint,
     make_stitcher,
     noise_for,
 )
 from pi0_ros.errors import Pi0RosError
 from pi0_ros.observation import ObservationBuffer, decode_image
 from pi0_ros.replay.bag import Bag, BagError, header_stamp, open_bag, topic_name
-from pi0_ros.replay.metrics import SECOND, ChunkErrors, Histogram, Motion, Problems, Series, Stream
+from pi0_ros.replay.metrics import (
+    HORIZONS,
+    SECOND,
+    ChunkErrors,
+    Histogram,
+    Motion,
+    Problems,
+    Series,
+    Stream,
+)
 from pi0_ros.robot import RobotError, RobotSpec
 from pi0_ros.safety import Limits, SafetyFilter
 
@@ -58,6 +75,9 @@ PROBE_MESSAGES = 60
 
 START_DISTANCE = 0.1
 """rad (or m): beyond it the live start gate approaches slowly (its ``start_distance``)."""
+
+GIVEN_UP_AFTER = 3
+"""Published chunks that no state of the inputs gave, after which only the likeliest is tried."""
 
 KEPT_CHUNKS = 2000
 KEPT_PREVIEWS = 24
@@ -114,7 +134,8 @@ def replay(
     Run a policy over a bag.
 
     :param bag_path: folder or file.
-    :param policy: object with ``predict(observation, noise=None) -> [chunk, dof]``.
+    :param policy: object with ``predict(observation, noise=None) -> [chunk, dof]``; None replays
+        the recorded motion.
     :param robot: RobotSpec, or its name or path.
     :param prompt: instruction; '' takes the bag's last ``prompt`` message before each inference.
     :param stride: rows of the policy's rate between inferences.
@@ -136,7 +157,9 @@ def replay(
     if start >= end:
         raise Pi0RosError(f'start {start} s is not before end {end} s')
     with open_bag(bag_path) as bag:
-        inputs = Inputs(bag, robot, cameras or {}, joint_states, joint_names)
+        inputs = Inputs(
+            bag, robot, cameras or {}, joint_states, joint_names, with_cameras=policy is not None
+        )
         options = _Options(
             prompt, stride, start, end, at, seed, use_received_time, stitching, execution_horizon,
             latency, max_age, max_skew,
@@ -175,7 +198,9 @@ def _rgb(data: bytes, kind: str, encoding: str | None) -> np.ndarray:
 class Inputs:
     """The bag's topics by the part that they play; refuses by name what is missing."""
 
-    def __init__(self, bag: Bag, robot: RobotSpec, mapping, joint_states, joint_names):
+    def __init__(
+        self, bag: Bag, robot: RobotSpec, mapping, joint_states, joint_names, with_cameras=True
+    ):
         if bag.count == 0:
             raise BagError(f'{bag.path}: the bag holds no messages; nothing to replay')
         unknown = [name for name in mapping if name not in robot.cameras]
@@ -187,12 +212,18 @@ class Inputs:
         self.notes: list[str] = []
         missing: list[str] = []
         self.cameras: dict[str, str] = {}
-        for camera in robot.cameras.values():
+        for camera in robot.cameras.values() if with_cameras else ():
             names = [mapping[camera.name]] if camera.name in mapping else self._usual(camera)
             names = [topic_name(n) for n in names]
             topic = next((n for n in names if n in bag.topics and bag.topics[n].count != 0), None)
             if topic is None:
-                text = self._missing(bag, f'camera {camera.name}', names[0], (IMAGE, COMPRESSED))
+                others = {
+                    topic_name(n) for c in robot.cameras.values() if c is not camera
+                    for n in (*self._usual(c), mapping.get(c.name, '-'))
+                }  # fmt: skip
+                text = self._missing(
+                    bag, f'camera {camera.name}', names[0], (IMAGE, COMPRESSED), others
+                )
                 if camera.required:
                     missing.append(f'{text}, --map {camera.name}=TOPIC chooses')
                 else:
@@ -240,12 +271,13 @@ class Inputs:
         return next((n for n in found if n.split('/')[-1] == name), '')
 
     @staticmethod
-    def _missing(bag: Bag, what: str, topic: str, kinds) -> str:
-        fitting = [t.name for t in bag.topics.values() if t.type in kinds and t.count != 0]
+    def _missing(bag: Bag, what: str, topic: str, kinds, taken=()) -> str:
+        fitting = [t for t in bag.topics.values() if t.type in kinds and t.count != 0]
+        fitting = [t.name for t in fitting if t.name not in taken]
         near = difflib.get_close_matches(topic, fitting, n=1, cutoff=0.5)
         text = f'{what}: no messages on {topic}'
         if near:
-            return f'{text}, did you mean {near[0]}?'
+            text = f'{text}, did you mean {near[0]}'
         if fitting:
             return f'{text} (the bag has {", ".join(fitting[:6])})'
         return f'{text} and no topic of type {" or ".join(kinds)}'
@@ -271,7 +303,7 @@ class _Run:
             robot.dof, robot.control_rate, robot.policy_rate, make_stitcher(o.stitching),
             o.execution_horizon,
         )  # fmt: skip
-        if self.executor.stitcher.wants_guidance and (
+        if self.executor.stitcher.wants_guidance and policy is not None and (
             'guidance' not in inspect.signature(policy.predict).parameters
         ):
             raise Pi0RosError(
@@ -286,7 +318,7 @@ class _Run:
         self.problems = Problems()
         self.ages, self.skews = Histogram(0.002), Histogram(0.001)
         self.durations = Histogram(0.001, 5000)
-        self.moments = self.refused = self.inferences = 0
+        self.moments = self.refused = self.inferences = self.taken = 0
         self.rejected: list[str] = []
         self.chunks: list[ActionChunk] = []
         self.previews: list[tuple[float, dict[str, np.ndarray]]] = []
@@ -296,12 +328,13 @@ class _Run:
         self.gate: list[dict] = []
         self.pending: deque[ActionChunk] = deque()
         self.tail: deque = deque()  # chunks that come later than their observation
-        window = 6.0
+        window = 1.0 if policy is None else 6.0  # s; a chunk is compared when it has passed
         self.states = Series(robot.state_names, window, o.max_age)
         self.actions = Series(robot.joint_names, window, o.max_age)
         self.state_errors, self.action_errors = ChunkErrors(robot.dof), ChunkErrors(robot.dof)
         self.prompt, self.prompts = o.prompt, []
         self.started = False
+        self.resolved: dict[tuple, list[str]] = {}
         self.damaged = 0
         self.published_equal = self.published_different = 0
 
@@ -315,7 +348,10 @@ class _Run:
         getattr(self.policy, 'reset', lambda: None)()
         interrupted = ''
         last_text = 0.0
-        loop = self._by_stride() if self.o.at == 'stride' else self._as_published()
+        if self.policy is None:
+            loop = self._recorded()
+        else:
+            loop = self._by_stride() if self.o.at == 'stride' else self._as_published()
         try:
             for time_s in loop:
                 if time.monotonic() - last_text > 0.2:
@@ -408,11 +444,19 @@ class _Run:
         if not bare and len(message.position):
             bare = self._names_for(topic, len(message.position))
         for prefix in self.inputs.joints[topic]:
-            names = [self.robot.resolve_joint(prefix, name) for name in bare]
+            names = self._resolved(prefix, bare)
             self.buffer.add_joints(stamp, names, message.position, received_ns=now)
             if stamp > 0:
                 self.states.add(stamp, names, message.position)
         return stamp
+
+    def _resolved(self, prefix: str, bare: list[str]) -> list[str]:
+        key = (prefix, *bare)
+        if key not in self.resolved:
+            if len(self.resolved) > 64:  # a driver has one or two orders
+                self.resolved.clear()
+            self.resolved[key] = [self.robot.resolve_joint(prefix, name) for name in bare]
+        return self.resolved[key]
 
     def _names_for(self, topic: str, count: int) -> list[str]:
         names = self.inputs.joint_names
@@ -456,28 +500,79 @@ class _Run:
 
     waited: Mapping[str, str] = {}
 
+    def _recorded(self):
+        every, due, run = round(SECOND / self.robot.control_rate), None, 0
+        fresh = True  # the filter has to start at the measured pose
+        for topic, received, data in self._messages():
+            self._feed(topic, received, data)
+            yield self._seconds(received)
+            if not self.states.stamps:
+                continue
+            if due is None or due > self.states.newest + 10 * SECOND:  # the stamps began anew
+                due, fresh, run = self.states.stamps[0], True, run + 1
+            while due <= self.states.newest:
+                target = self.states.at(np.array([due]))[0]
+                if np.isfinite(target).all():
+                    self._follow(target, due, run, fresh)
+                    fresh = False
+                elif not fresh:
+                    fresh, run = True, run + 1
+                due += every
+
+    def _follow(self, measured, stamp: int, run: int, fresh: bool) -> None:
+        time_s = self._seconds(stamp - self.offset)
+        try:
+            target = self.robot.measured_to_command(measured)
+        except RobotError as error:
+            self.problems.add(time_s, {'joint_states': str(error)}, False)
+            return
+        if fresh:
+            self.filter.reset(target)
+        command, report = self.filter.step(target)
+        self.motion.add(time_s, Setpoint(time_s, measured, run, 0.0), target, command, report)
+
     def _as_published(self):
         if not self.inputs.chunks:
             raise BagError(f'{self.bag.path}: no action_chunk was recorded; replay by stride')
-        wanted = self._published_chunks()
         held: deque = deque()
         source = self._messages()
-        for published_at, stamp, sequence, seed, actions in wanted:
+        for published_at, stamp, sequence, seed, actions in self._published_chunks():
             for message in source:
                 held.append(message)
+                self._feed(*message)
                 if message[1] > published_at + SECOND:
                     break
-            self._feed_until(held, stamp)
-            received = stamp - self.offset
-            self._advance(self._seconds(received))
-            before = len(self.digests)
-            self._infer(stamp, received, sequence, seed)
-            if len(self.digests) > before:
-                same = self._last_actions.astype(np.float64).tobytes() == actions.tobytes()
-                self.published_equal += same
-                self.published_different += not same
+            while held and held[0][1] < stamp - self.offset - 2 * SECOND:
+                held.popleft()
+            time_s = self._seconds(stamp - self.offset)
+            self._advance(time_s)
+            self._repeat(Recent(held, self), time_s, stamp, sequence, seed, actions)
             self._finish_chunks()
-            yield self._seconds(received)
+            yield time_s
+
+    def _repeat(self, recent: Recent, time_s, stamp, sequence, seed, actions) -> None:
+        self.moments += 1
+        first, problems = None, {}
+        hopeless = not self.published_equal and self.published_different >= GIVEN_UP_AFTER
+        for observation, why in recent.observations(stamp):
+            problems = problems or why
+            if observation is None:
+                continue
+            predicted = self._predict(observation, time_s, stamp, sequence, seed)
+            first = first or predicted
+            chunk = predicted[0]
+            if chunk is not None and np.array_equal(chunk.actions.astype(np.float64), actions):
+                self.published_equal += 1
+                self._take(*predicted, time_s)
+                return
+            if hopeless:
+                break
+        self.published_different += 1
+        if first is None:
+            self.refused += 1
+            self.problems.add(time_s, problems, True)
+        elif first[0] is not None:
+            self._take(*first, time_s)
 
     def _published_chunks(self):
         out = []
@@ -496,38 +591,26 @@ class _Run:
             out.append((received, header_stamp(data), sequence, seed, actions))
         return sorted(out, key=lambda chunk: chunk[2])
 
-    def _feed_until(self, held: deque, stamp: int) -> None:
-        """Feed what a node had at ``stamp``: pictures up to it, joints up to the next sample."""
-        reached = dict.fromkeys(self.inputs.joints, False)
-        kept = []
-        for topic, received, data in held:
-            own = header_stamp(data) if topic != self.inputs.prompt else received + self.offset
-            if topic in self.inputs.joints:
-                if own <= stamp or not reached[topic]:
-                    self._feed(topic, received, data)
-                else:
-                    kept.append((topic, received, data))
-                reached[topic] |= own >= stamp
-            elif topic == self.inputs.actions or own <= stamp:
-                self._feed(topic, received, data)
-            else:
-                kept.append((topic, received, data))
-        held.clear()
-        held.extend(kept)
-
     # -- inference, motion ------------------------------------------------------------------------
     def _infer(self, now_ns: int, received: int, sequence: int, seed: int) -> int:
         """Infer once if there is an observation; return 1 when it was done."""
         time_s = self._seconds(received)
         self.moments += 1
-        if not self.prompt.strip():
-            raise Pi0RosError("no instruction: give --prompt (the bag has no 'prompt' message)")
         observation, problems = self.buffer.latest(now_ns)
         if problems:
             self.problems.add(time_s, problems, observation is None)
         if observation is None:
             self.refused += 1
             return 0
+        chunk, observation = self._predict(observation, time_s, now_ns, sequence, seed)
+        if chunk is not None:
+            self._take(chunk, observation, time_s)
+        return 1
+
+    def _predict(self, observation, time_s: float, now_ns: int, sequence: int, seed: int):
+        """Return (chunk, None if it had to be refused, and the observation with its prompt)."""
+        if not self.prompt.strip():
+            raise Pi0RosError("no instruction: give --prompt (the bag has no 'prompt' message)")
         observation = replace(observation, prompt=self.prompt)
         if self.prompt not in self.prompts and len(self.prompts) < 20:
             self.prompts.append(self.prompt)
@@ -564,12 +647,11 @@ class _Run:
         except ChunkError as error:
             if len(self.rejected) < 100:
                 self.rejected.append(f'{time_s:.2f} s: {error}')
-            return 1
-        self._take(chunk, observation, time_s)
-        return 1
+            return None, observation
+        return chunk, observation
 
     def _take(self, chunk: ActionChunk, observation, time_s: float) -> None:
-        self._last_actions = chunk.actions
+        self.taken += 1
         data = chunk.actions.tobytes()
         self.digest.update(data)
         if len(self.digests) < KEPT_CHUNKS:
@@ -633,7 +715,8 @@ class _Run:
             stamps = chunk.stamp_ns + np.round(rows).astype(np.int64)
             recorded = self.states.at(stamps)
             state = np.full_like(recorded, np.nan)
-            for i in np.flatnonzero(np.isfinite(recorded).all(axis=1)):
+            known = np.isfinite(recorded).all(axis=1)
+            for i in [h - 1 for h in HORIZONS if h <= len(chunk) and known[h - 1]]:
                 try:
                     state[i] = self.robot.measured_to_policy(recorded[i])
                 except RobotError:
@@ -645,7 +728,7 @@ class _Run:
     # -- the end ----------------------------------------------------------------------------------
     def _result(self, interrupted: str, seconds: float) -> ReplayResult:
         robot, bag = self.robot, self.bag
-        if not self.moments and not interrupted:
+        if not self.moments and not interrupted and self.policy is not None:
             why = '; '.join(f'{n}: {t}' for n, t in self.waited.items())
             self.problems.add(0.0, dict(self.waited), True)
             self.refused = self.moments = 1
@@ -663,6 +746,7 @@ class _Run:
             'bag': str(bag.path),
             'robot': robot.name,
             'joints': list(robot.joint_names),
+            'mode': 'recorded motion' if self.policy is None else self.o.at,
             'options': {k: (None if v == math.inf else v) for k, v in asdict(self.o).items()},
             'prompts': self.prompts,
             'incomplete': interrupted or bag.incomplete,
@@ -671,7 +755,7 @@ class _Run:
             'overlap_s': [max(starts, default=0.0), min(ends, default=0.0)],
             'moments': self.moments,
             'refused': self.refused,
-            'chunks': self.inferences - len(self.rejected),
+            'chunks': self.taken,
             'rejected_chunks': self.rejected,
             'digest': self.digest.hexdigest(),
             'chunk_digests': self.digests,
@@ -739,6 +823,78 @@ class _Run:
         }
 
 
+class Recent:
+    """The last two seconds of inputs, to look at them as they may have been at one moment."""
+
+    CANDIDATES = 64
+    """States of the inputs that are tried at most; two arms and three cameras have 36."""
+
+    def __init__(self, held, run: _Run):
+        self._run = run
+        self._inputs: dict[str, list[tuple[int, object]]] = {}
+        cameras, joints = run.inputs.cameras, run.inputs.joints
+        for topic, received, data in held:
+            stamp = header_stamp(data)
+            if stamp <= 0 and run.o.use_received_time:
+                stamp = received + run.offset
+            if topic in cameras:
+                self._inputs.setdefault(topic, []).append((stamp, data))
+            elif topic in joints:
+                message = decode(data, JOINTS)
+                names = list(message.name) or run._names_for(topic, len(message.position))
+                self._inputs.setdefault(topic, []).append((stamp, (names, message.position)))
+
+    def observations(self, stamp: int):
+        """Yield (observation or None, problems) for each possible state, the likeliest first."""
+        cuts = [self._cuts(topic, stamp) for topic in self._inputs]
+        orders = itertools.product(*(range(len(c)) for c in cuts))
+        # few inputs late at once is likelier than many; joints mostly come together
+        orders = sorted(orders, key=lambda picks: (len(set(picks)), sum(picks)))
+        seen = set()
+        for picks in orders[: self.CANDIDATES]:
+            limits = [c[k] for c, k in zip(cuts, picks)]
+            observation, problems = self._look(limits, stamp)
+            if observation is not None:
+                if observation.stamp_ns != stamp:
+                    continue
+                key = (
+                    tuple(observation.image_stamps_ns.values()),
+                    observation.positions.tobytes(),
+                )
+                if key in seen:
+                    continue
+                seen.add(key)
+            yield observation, problems
+
+    def _cuts(self, topic: str, stamp: int) -> list[int]:
+        """Return the newest stamps that this input may have had, likeliest first."""
+        stamps = sorted({own for own, _ in self._inputs[topic]})
+        before = [own for own in stamps if own <= stamp][-2:][::-1] or [stamp]
+        if topic in self._run.inputs.cameras:
+            return before
+        after = [own for own in stamps if own > stamp][:1]
+        return before[:1] + after + before[1:]
+
+    def _look(self, limits, stamp: int):
+        run = self._run
+        buffer = ObservationBuffer(run.robot, run.o.max_age, run.o.max_skew)
+        for (topic, messages), limit in zip(self._inputs.items(), limits):
+            for own, content in messages:
+                if own > limit:
+                    continue
+                if topic in run.inputs.cameras:
+                    name = run.inputs.cameras[topic]
+                    encoding = run.robot.cameras[name].encoding
+                    kind = run.streams[topic].kind
+                    frame = functools.partial(_rgb, content, kind, encoding)
+                    buffer.add_image(name, own, frame)
+                else:
+                    names, positions = content
+                    for prefix in run.inputs.joints[topic]:
+                        buffer.add_joints(own, run._resolved(prefix, names), positions)
+        return buffer.latest(max(stamp, *limits))
+
+
 @dataclass(frozen=True)
 class _Options:
     prompt: str
@@ -786,7 +942,10 @@ def judge(summary: Mapping) -> tuple[str, list[str]]:
         )
     blocked = [p for p in summary['problems'] if p['blocked']]
     why = '; '.join(f'{p["input"]}: {p["text"]}' for p in blocked[:3])
-    if not summary['chunks']:
+    if summary['mode'] == 'recorded motion':
+        if not motion['setpoints']:
+            no.append(f'no motion could be replayed{": " + why if why else ""}')
+    elif not summary['chunks']:
         no.append(f'nothing was predicted{": " + why if why else ""}')
     elif summary['refused']:
         text = (

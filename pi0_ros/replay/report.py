@@ -146,6 +146,8 @@ def _jpeg(image: np.ndarray) -> str:
 
 def _slider(result) -> str:
     if not result.previews:
+        if result.summary['mode'] == 'recorded motion':
+            return ''
         return '<section><h2>What the model saw</h2><p>Nothing: no observation.</p></section>'
     base = result.traces['base_ns']
     times = np.array([(c.stamp_ns - base) / 1e9 for c in result.chunks])
