@@ -345,6 +345,8 @@ def figures(rig: Rig, folder: Path, velocity: float, first: int, last: int, out)
     output = np.array([(t, v) for t, v in out if first <= t <= last], dtype=np.float64)
     ticks = np.abs(np.diff(output[:, 0]) / 1e6 - 1e3 * DT)
     steps = np.diff(output[:, 1]) / (velocity * DT)
+    sent_values = np.array([v for t, v in rig.setpoints if first <= t <= last])
+    raw = np.diff(sent_values) / (velocity * DT)
     lines = (folder / 'journal').read_text(encoding='utf-8').splitlines()
     calls = [c for c in map(json.loads, lines) if first <= c['began'] and c['ended'] <= last]
     sent = np.array([t for t, _ in rig.setpoints], dtype=np.int64)
@@ -370,6 +372,7 @@ def figures(rig: Rig, folder: Path, velocity: float, first: int, last: int, out)
         'missed': max(round(expected) - len(output), 0),
         'step error p99 [%]': _q(100 * np.abs(steps - 1), 0.99),
         'step error max [%]': _q(100 * np.abs(steps - 1), 1.0),
+        'sent step error max [%]': _q(100 * np.abs(raw - 1), 1.0),
         'repeats': int((steps < 0.5).sum()),
         'double steps': int((steps > 1.5).sum()),
         'newest frame age p99 [ms]': _q(ages, 0.99),

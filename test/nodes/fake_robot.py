@@ -8,6 +8,7 @@ policy_node as a process of its own.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -19,13 +20,14 @@ import time
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rosgraph_msgs.msg import Clock
-from sensor_msgs.msg import Image, JointState
+from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import String
 from trajectory_msgs.msg import JointTrajectory
 
@@ -46,7 +48,8 @@ class FakeRobot:
     """
 
     def __init__(self, domain: int, simulated: bool = False, camera_rate: float = 30.0,
-                 joint_rate: float = 100.0, sensor_qos: QoSProfile | None = None):  # fmt: skip
+                 joint_rate: float = 100.0, sensor_qos: QoSProfile | None = None,
+                 compressed: tuple[str, ...] = ()):  # fmt: skip
         self.robot = RobotSpec.load('aloha')
         self.context = Context()
         rclpy.init(context=self.context, domain_id=domain)
@@ -56,7 +59,6 @@ class FakeRobot:
         self.silent: set[str] = set()
         self.lossy: dict[str, float] = {}  # camera -> share of its frames that is lost
         self._random = random.Random(0)
-        self.velocity = 0.0
         self.pose = np.zeros(6)
         self.opening = 0.5
         self.setpoints: list[tuple[float, JointState]] = []
@@ -66,9 +68,12 @@ class FakeRobot:
         self._changed = threading.Condition()
         qos = sensor_qos or QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
         self._images = {
-            name: self.node.create_publisher(Image, camera.topic, qos)
+            name: self.node.create_publisher(CompressedImage, f'{camera.topic}/compressed', qos)
+            if name in compressed
+            else self.node.create_publisher(Image, camera.topic, qos)
             for name, camera in self.robot.cameras.items()
         }
+        self._compressed = compressed
         self._joints = [
             self.node.create_publisher(JointState, arm.joint_states, qos)
             for arm in self.robot.arms
@@ -119,7 +124,13 @@ class FakeRobot:
         rgb[..., 0] = list(self._images).index(name) + 1
         rgb[..., 1] = self.frames % 256
         rgb[0, 0, 2] = self.frames // 256 % 256
-        self._images[name].publish(image_rgb8(rgb, stamp_ns, name))
+        message = image_rgb8(rgb, stamp_ns, name)
+        if name in self._compressed:
+            png = io.BytesIO()
+            PIL.Image.fromarray(rgb).save(png, 'png')
+            message = CompressedImage(header=message.header, format='rgb8; png compressed bgr8')
+            message.data = png.getvalue()
+        self._images[name].publish(message)
 
     def publish_images(self, stamp_ns: int) -> None:
         for name in self._images:
@@ -147,12 +158,10 @@ class FakeRobot:
     def _run(self) -> None:
         began = time.monotonic()
         joints = images = 0
-        pose = self.pose.copy()
         while not self._stop.is_set():
             elapsed = time.monotonic() - began
             if elapsed >= joints / self.joint_rate:
                 joints = int(elapsed * self.joint_rate) + 1
-                self.pose = pose + self.velocity * elapsed
                 self.publish_joints(self.now_ns())
             if elapsed >= images / self.camera_rate:
                 images = int(elapsed * self.camera_rate) + 1

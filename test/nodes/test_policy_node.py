@@ -17,6 +17,8 @@ from rclpy.qos import QoSProfile, ReliabilityPolicy
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
+from pi0_ros.resources import share_path
+
 DT = 0.02
 ERROR = b'\x02'
 
@@ -26,7 +28,9 @@ def start(ros_domain, tmp_path):
     """Give a function that starts a robot and policy_node; both end with the test."""
     begun = []
 
-    def make(policy='Scripted', robot=None, **parameters):
+    def make(policy='Scripted', robot=None, robot_file=None, **parameters):
+        if robot_file is not None:
+            parameters['robot'] = robot_file
         robot = FakeRobot(ros_domain, **(robot or {}))
         begun.append(robot.close)
         process = PolicyProcess(ros_domain, tmp_path, policy, **parameters)
@@ -212,6 +216,25 @@ def test_b31_an_incompatible_publisher_is_a_named_warning(start):
     line = next(each for each in process.log.splitlines() if 'incompatible QoS' in each)
     assert 'prompt' in line and 'RELIABILITY' in line
     robot.node.destroy_publisher(publisher)
+
+
+def test_b19_b29_a_robot_in_degrees_with_a_compressed_camera(start, tmp_path):
+    """Both are data of the robot's YAML; gripper and other cameras are as before."""
+    text = share_path('config/robots/aloha.yaml').read_text(encoding='utf-8')
+    text = text.replace('policy_units: rad', 'policy_units: deg')
+    text = text.replace('transport: raw', 'transport: compressed', 1)
+    path = tmp_path / 'degrees.yaml'
+    path.write_text(text, encoding='utf-8')
+    robot, _ = start('Scripted', robot={'compressed': ('cam_high',)}, robot_file=str(path))
+    robot.pose[:] = 0.5
+    robot.until(lambda: len(robot.setpoints) >= 5, 20.0, 'setpoints')
+    seen = journal(tmp_path)[-1]
+    arm = [i for i in range(14) if i not in robot.robot.gripper_indices]
+    np.testing.assert_allclose(np.array(seen['state'])[arm], np.degrees(0.5), atol=1e-6)
+    np.testing.assert_allclose(np.array(seen['state'])[[6, 13]], 0.5, atol=1e-6)
+    assert [p[0] for p in seen['pixels'].values()] == [1, 2, 3]
+    sent = np.array(robot.setpoints[-1][1].position)
+    np.testing.assert_allclose(sent[arm], np.degrees(0.5), rtol=1e-6)  # the policy's units
 
 
 def test_b33_a_lossy_camera_slows_nothing_but_itself(start):
