@@ -38,7 +38,13 @@ from pi0_ros.nodes.outputs import Outputs
 from pi0_ros.robot import RobotSpec
 from pi0_ros.safety import Limits, SafetySupervisor, State
 from pi0_ros.safety.collision import CollisionModel
-from pi0_ros.safety.inputs import Commanders, Heartbeat, MeasuredPose, SetpointReader
+from pi0_ros.safety.inputs import (
+    RIVAL_WINDOW,
+    Commanders,
+    Heartbeat,
+    MeasuredPose,
+    SetpointReader,
+)
 
 try:
     from rclpy.event_handler import SubscriptionEventCallbacks
@@ -425,7 +431,7 @@ class SafetyFilterNode(ManagedNode):
 
     def _on_setpoint(self, message: JointState, info: dict) -> None:
         gid = info.get('publisher_gid')  # from Kilted on
-        self._commanders.heard(
+        accepted = self._commanders.heard(
             bytes(gid['data']) if gid else None, info.get('publication_sequence_number'),
             time.monotonic(),
         )  # fmt: skip
@@ -434,7 +440,9 @@ class SafetyFilterNode(ManagedNode):
         due = stamp.sec + stamp.nanosec / NANOSECONDS
         position, fault = self._setpoints.read(message.name, message.position)
         if rivals:
-            fault = f'{len(rivals)} publishers on joint_command_raw: {", ".join(rivals)}'
+            fault = f'more than one publisher on joint_command_raw: {", ".join(rivals)}'
+        elif not accepted:
+            fault = f'another publisher spoke within {RIVAL_WINDOW} s; one at a time'
         with self._lock:
             now = self._time.now()
             if rivals and not self._rivals:
@@ -453,7 +461,7 @@ class SafetyFilterNode(ManagedNode):
     def _rival_commanders(self) -> list[str]:
         """Return who else commands (executor's thread, as all that touches ``_commanders``)."""
         now = time.monotonic()
-        if not self._commanders.in_doubt(now) or self.count_publishers(self._raw_topic) < 2:
+        if not self._commanders.in_doubt(now):
             return []
         endpoints = [
             (_full_name(e), bytes(e.endpoint_gid))

@@ -173,47 +173,62 @@ class SetpointReader:
 
 class Commanders:
     """
-    Notices that more than one publisher commands.
+    Lets one publisher command at a time, and notices when two do.
 
-    A publisher counts while it is in the graph and has spoken within ``RIVAL_WINDOW`` seconds.
+    The first one heard commands. Another takes over when that one was silent for ``RIVAL_WINDOW``
+    seconds; until then it is not listened to. When the first speaks on after the other began, they
+    are rivals: neither is listened to until one of them has been silent for as long.
+
     From Kilted on rclpy says who sent a message. Before, publishers are told apart by their
     sequence numbers, each of which counts on its own; without those (Humble) every publisher in
     the graph counts while anybody speaks, a silent one too.
     """
 
     def __init__(self):
-        self._heard: dict[bytes | int | None, float] = {}
+        self._heard: dict[bytes | int | None, float] = {}  # sender -> when last
         self._counts: dict[int, int] = {}  # stream -> its latest sequence number
         self._streams = 0
+        self._commander: bytes | int | None = None
+        self._fight = False
 
-    def heard(self, sender: bytes | None, sequence: int | None, now: float) -> None:
+    def heard(self, sender: bytes | None, sequence: int | None, now: float) -> bool:
         """
-        Note a message.
+        Note a message; return whether its sender may command.
 
         :param sender: its publisher's id, where known.
         :param sequence: its publisher's sequence number, where known.
         """
+        self._forget(now)
         if sender is None and sequence is not None:
             sender = self._stream_of(sequence)
+        if self._commander not in self._heard:
+            self._commander = sender
+        before = self._heard.get(sender)
+        if sender == self._commander and before is not None:
+            others = (t for other, t in self._heard.items() if other != sender)
+            self._fight = self._fight or any(t >= before for t in others)
         self._heard[sender] = now
+        return sender == self._commander and not self._fight
+
+    def rivals(self, endpoints: Iterable[tuple[str, bytes]], now: float) -> list[str]:
+        """
+        Return the names of the rivals, [] when there are none.
+
+        :param endpoints: (node name, publisher id) of every publisher in the graph.
+        """
         self._forget(now)
+        if None in self._heard:
+            names = sorted(name for name, _ in endpoints)
+            return names if len(names) > 1 else []
+        if not self._fight:
+            return []
+        known = all(isinstance(sender, bytes) for sender in self._heard)
+        return sorted(name for name, gid in endpoints if not known or gid in self._heard)
 
     def in_doubt(self, now: float) -> bool:
         """Return whether :meth:`rivals` needs to look at the graph at all."""
         self._forget(now)
-        return len(self._heard) > 1 or None in self._heard
-
-    def rivals(self, endpoints: Iterable[tuple[str, bytes]], now: float) -> list[str]:
-        """
-        Return the names of the rivals, [] when at most one publisher commands.
-
-        :param endpoints: (node name, publisher id) of every publisher in the graph.
-        """
-        if not self.in_doubt(now):
-            return []
-        known = all(isinstance(sender, bytes) for sender in self._heard)
-        names = sorted(name for name, gid in endpoints if not known or gid in self._heard)
-        return names if len(names) > 1 else []
+        return self._fight or None in self._heard
 
     def _stream_of(self, sequence: int) -> int:
         """Return the stream that a sequence number continues, with a few lost; else a new one."""
@@ -229,6 +244,7 @@ class Commanders:
         for sender in [s for s, t in self._heard.items() if now - t > RIVAL_WINDOW]:
             del self._heard[sender]
             self._counts.pop(sender, None)
+        self._fight = self._fight and len(self._heard) > 1
 
 
 class Heartbeat:

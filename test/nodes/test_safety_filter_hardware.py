@@ -32,6 +32,7 @@ def driven():
         room.start_script('interbotix_driver.py', env=env)
         room.start_filter(output='', env=env)
         room.wait_for_state('ready', timeout=20.0)
+        wait_for(lambda: report, 10.0, 'a report of the driver')
         yield room, report
 
 

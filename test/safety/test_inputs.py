@@ -184,30 +184,45 @@ ENDPOINTS = [('/policy_node', b'a'), ('/teleop', b'b')]
 
 
 def test_two_talking_publishers_are_rivals_until_one_is_silent():
-    """Field report B74."""
+    """Field report B74: no alternation of targets, not even once."""
     commanders = Commanders()
-    commanders.heard(b'a', None, 1.0)
-    assert commanders.rivals(ENDPOINTS, 1.0) == []
-    commanders.heard(b'b', None, 1.01)
-    assert commanders.rivals(ENDPOINTS, 1.01) == ['/policy_node', '/teleop']
-    commanders.heard(b'a', None, 1.02)
+    assert commanders.heard(b'a', None, 1.0)
+    assert not commanders.heard(b'b', None, 1.01)
+    assert commanders.rivals(ENDPOINTS, 1.01) == []
+    assert not commanders.heard(b'a', None, 1.02)
     assert commanders.rivals(ENDPOINTS, 1.02) == ['/policy_node', '/teleop']
-    commanders.heard(b'a', None, 1.02 + RIVAL_WINDOW)
-    assert not commanders.in_doubt(1.02 + RIVAL_WINDOW)
-    assert commanders.rivals(ENDPOINTS, 1.02 + RIVAL_WINDOW) == []
+    assert not commanders.heard(b'b', None, 1.03)
+    later = 1.04 + RIVAL_WINDOW
+    assert commanders.heard(b'a', None, later)
+    assert commanders.rivals(ENDPOINTS, later) == []
 
 
-def test_a_publisher_that_left_the_graph_is_no_rival():
+def test_a_successor_takes_over_after_a_silence():
+    """A policy that is started again commands, although the dead one is in the graph for long."""
     commanders = Commanders()
-    commanders.heard(b'b', None, 1.0)
-    commanders.heard(b'a', None, 1.02)
-    assert commanders.rivals(ENDPOINTS[:1], 1.02) == []
+    assert commanders.heard(b'b', None, 1.0)
+    assert not commanders.heard(b'a', None, 1.1)
+    assert not commanders.heard(b'a', None, 1.0 + RIVAL_WINDOW)
+    assert commanders.heard(b'a', None, 1.1 + RIVAL_WINDOW)
+    assert commanders.rivals(ENDPOINTS, 1.1 + RIVAL_WINDOW) == []
+
+
+def test_what_is_left_of_a_fight_disturbs_no_successor():
+    commanders = Commanders()
+    for step in range(5):
+        commanders.heard(b'b', None, 1.0 + step * 0.02)
+        commanders.heard(b'c', None, 1.01 + step * 0.02)
+    for step in range(10):  # begins when one of both is just forgotten
+        now = 1.081 + RIVAL_WINDOW + step * 0.02
+        assert commanders.heard(b'a', None, now)
+        assert commanders.rivals(ENDPOINTS, now) == []
 
 
 def test_without_senders_every_publisher_of_the_graph_counts():
     """An older rclpy does not say who sent a message."""
     commanders = Commanders()
-    commanders.heard(None, None, 1.0)
+    assert commanders.heard(None, None, 1.0)
+    assert commanders.in_doubt(1.0)
     assert commanders.rivals(ENDPOINTS, 1.0) == ['/policy_node', '/teleop']
     assert commanders.rivals(ENDPOINTS[:1], 1.0) == []
     assert commanders.rivals(ENDPOINTS, 1.1 + RIVAL_WINDOW) == []
@@ -218,18 +233,18 @@ def test_without_senders_two_publishers_are_told_apart_by_their_counts(start):
     commanders, now = Commanders(), 1.0
     for sequence in range(400, 500):  # one, which loses a message now and then
         if sequence % 7:
-            commanders.heard(None, sequence, now)
-            assert not commanders.in_doubt(now)
+            assert commanders.heard(None, sequence, now)
             now += 0.02
     for step in range(50):
         for first in (500, start):
-            commanders.heard(None, first + step, now)
+            accepted = commanders.heard(None, first + step, now)
         if step > 1:
+            assert not accepted
             assert commanders.rivals(ENDPOINTS, now) == ['/policy_node', '/teleop']
         now += 0.02
     now += RIVAL_WINDOW
     # one is killed and started again, while the dead one still is in the graph
-    commanders.heard(None, 1, now)
+    assert commanders.heard(None, 1, now)
     assert commanders.rivals(ENDPOINTS, now) == []
 
 
