@@ -44,6 +44,7 @@ from pi0_ros.safety.inputs import (
     Heartbeat,
     MeasuredPose,
     SetpointReader,
+    StampAge,
 )
 
 try:
@@ -281,6 +282,7 @@ class SafetyFilterNode(ManagedNode):
         )
         self._pose = MeasuredPose(robot, self.parameter('state_timeout'))
         self._setpoints = SetpointReader(robot)
+        self._stamps = StampAge()
         self._commanders = Commanders()
         self._heartbeat = None
         if self.parameter('require_stop_heartbeat'):
@@ -443,8 +445,10 @@ class SafetyFilterNode(ManagedNode):
             fault = f'more than one publisher on joint_command_raw: {", ".join(rivals)}'
         elif not accepted:
             fault = f'another publisher spoke within {RIVAL_WINDOW} s; one at a time'
+        clock_now = self.clock.now_ns() / NANOSECONDS
         with self._lock:
             now = self._time.now()
+            fault = fault or self._stamps.fault(due, clock_now, now)
             if rivals and not self._rivals:
                 self._supervisor.disable(now)
                 self._auto_enable = False
@@ -453,7 +457,6 @@ class SafetyFilterNode(ManagedNode):
             if fault:
                 self._supervisor.reject_setpoint(now, fault)
             else:
-                clock_now = self.clock.now_ns() / NANOSECONDS
                 fault = self._supervisor.on_setpoint(now, due or None, position, clock_now)
         if fault:
             self._complain('setpoints', f'setpoint refused: {fault}')

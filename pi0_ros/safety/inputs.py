@@ -20,6 +20,12 @@ CACHED_ORDERS = 16
 RIVAL_WINDOW = 0.5
 """How long [s] after its last message a publisher still counts as a commander."""
 
+OLD_STAMP = 1.0
+"""A setpoint due this long ago [s] is of the past; a network that is alive delays by less."""
+
+OLD_STEADY = 1.0
+"""How long [s] old stamps must advance evenly to be those of another machine's clock."""
+
 LOST_IN_A_ROW = 25
 """Setpoints that one publisher may lose in a row before it is taken for another: half a second."""
 
@@ -169,6 +175,45 @@ class SetpointReader:
                 else np.array([names.index(n) for n in self._names], dtype=int)
             )
         return self._orders[names]
+
+
+class StampAge:
+    """
+    Refuses setpoints that are stamped long ago: commands of the past, sent again.
+
+    The clocks of two machines may differ, so an old stamp alone says little. A stream whose stamps
+    are all equally old, and advance as its messages arrive, is believed after ``OLD_STEADY``
+    seconds, and from then on its age is the usual one.
+    """
+
+    def __init__(self):
+        self._usual = 0.0
+        self._suspect: tuple[float, float, float, float] | None = None
+
+    def fault(self, due: float, clock_now: float, now: float) -> str:
+        """
+        Return why a setpoint is refused, '' when it is not.
+
+        :param due: its stamp [s]; 0 (never set) is not judged.
+        :param clock_now: this machine's clock [s], of the same kind as the stamp.
+        :param now: the filter's own time [s].
+        """
+        age = clock_now - due
+        if due == 0.0 or age - self._usual <= OLD_STAMP:
+            if due:
+                self._usual = max(0.0, min(self._usual, age))
+            self._suspect = None
+            return ''
+        since = now
+        if self._suspect is not None:
+            last_age, last_due, last_at, began = self._suspect
+            if abs(age - last_age) <= 0.1 and due > last_due and now - last_at <= 0.2:
+                since = began
+        if now - since >= OLD_STEADY:
+            self._usual, self._suspect = age, None
+            return ''
+        self._suspect = (age, due, now, since)
+        return f'stamped {age:.1f} s ago: an old command, or clocks that differ (synchronise them)'
 
 
 class Commanders:

@@ -299,6 +299,18 @@ def test_a_far_first_target_is_approached_slowly(fresh, raw):
     assert speeds[approaching].max() <= 0.3 * 1.01  # start_speed
 
 
+def test_a_command_stamped_long_ago_is_dropped(fresh, raw):
+    """Field report B64."""
+    fresh.ready()
+    send_for(fresh, raw, [policy_units(START)], lambda: fresh.state == 'active')
+    old = START.copy()
+    old[0] += 0.05
+    for _ in range(10):
+        send(fresh, policy_units(old), publisher=raw, lead_ns=-10_000_000_000)
+    fresh.wait_for_rest()
+    assert np.abs(fresh.commands() - START).max() < 1e-6
+
+
 def test_odd_velocities_are_ignored(fresh, raw):
     """Field report B17: positions are used, whatever the optional arrays hold."""
     fresh.velocities = [0.1, 0.2, 0.3]

@@ -18,6 +18,7 @@ from pi0_ros.safety.inputs import (
     Heartbeat,
     MeasuredPose,
     SetpointReader,
+    StampAge,
 )
 
 ALOHA = RobotSpec.load('aloha')
@@ -246,6 +247,25 @@ def test_without_senders_two_publishers_are_told_apart_by_their_counts(start):
     # one is killed and started again, while the dead one still is in the graph
     assert commanders.heard(None, 1, now)
     assert commanders.rivals(ENDPOINTS, now) == []
+
+
+def test_a_command_of_ten_seconds_ago_is_refused():
+    """Field report B64."""
+    stamps = StampAge()
+    assert stamps.fault(1000.0, 1000.0, 0.0) == ''
+    for step in range(200):  # the same one over and over
+        assert 'stamped 10' in stamps.fault(1000.0, 1010.0 + step * 0.001, step * 0.001)
+    assert stamps.fault(1010.3, 1010.2, 0.3) == ''
+    assert stamps.fault(0.0, 1010.2, 0.3) == ''  # never stamped
+
+
+def test_the_clock_of_another_machine_is_believed_when_it_is_steady():
+    stamps = StampAge()
+    for step in range(200):
+        now = step * 0.02
+        fault = stamps.fault(500.0 + now, 4100.0 + now, now)
+        assert bool(fault) == (now < 1.0 - 1e-9), now
+    assert 'stamped' in stamps.fault(490.0 + now, 4100.0 + now, now)
 
 
 def test_a_heartbeat_that_never_came_is_lost():
