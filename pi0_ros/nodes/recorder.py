@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import queue
+import signal
 import sys
 import threading
 import time
@@ -22,12 +24,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import rclpy
 from rcl_interfaces.msg import ParameterType
 from rcl_interfaces.srv import GetParameters, ListParameters
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.clock import Clock, ClockType
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.signals import SignalHandlerOptions
 from rosbags.interfaces import (
     Qos,
     QosDurability,
@@ -444,3 +449,36 @@ def parameter_value(value):
     if isinstance(content, (bool, int, float, str)):
         return content
     return [int.from_bytes(v, 'little') if isinstance(v, bytes) else v for v in list(content)]
+
+
+def record(
+    path, topics: Iterable[str] | None, metadata: Mapping[str, str], seconds: float | None = None,
+    compress: bool = False,
+) -> Recording:  # fmt: skip
+    """
+    Record until SIGINT, SIGTERM or so many seconds of wall time have passed; then close the bag.
+
+    :raises Pi0RosError: as :meth:`BagRecorder.start` and :meth:`BagRecorder.close`.
+    """
+    stop = threading.Event()
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    previous = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    node = rclpy.create_node('recorder')
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    recorder = BagRecorder(node, path, topics, metadata=metadata, compress=compress)
+    try:
+        recorder.start()
+        end = math.inf if seconds is None else time.monotonic() + seconds
+        while not stop.is_set() and time.monotonic() < end:
+            executor.spin_once(timeout_sec=0.1)
+        return recorder.close()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        executor.shutdown(timeout_sec=1.0)
+        node.destroy_node()
+        rclpy.shutdown()

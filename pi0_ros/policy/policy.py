@@ -161,6 +161,11 @@ class Pi0Policy:
             resize=info.resize, num_steps=num_steps, seed=seed, prompt=info.prompt, info=info,
         )  # fmt: skip
 
+    @property
+    def aloha_constants(self) -> str:
+        """Generation of ALOHA's gripper constants in use, or 'off'."""
+        return self._aloha.constants if self._aloha else 'off'
+
     # -- acting -------------------------------------------------------------------------------
 
     def predict(self, observation, noise=None, guidance=None) -> np.ndarray:

@@ -1,0 +1,117 @@
+# Copyright 2026 pi0_ros contributors. Licensed under the Apache License 2.0.
+"""
+``pi0_ros inspect``: what a checkpoint is, and what it lacks to run on a robot.
+
+Exit codes: 0 nothing is missing, 1 something is, 2 it is no pi0 checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from pi0_ros.errors import Pi0RosError
+from pi0_ros.policy.checkpoint import ALOHA_DELTA_MASK, check_modes, locate, read_checkpoint
+from pi0_ros.policy.normalization import Normalizer, live_width
+from pi0_ros.robot import RobotSpec
+
+
+def describe(path, robot: RobotSpec | None = None) -> tuple[list[tuple[str, str]], list[str]]:
+    """
+    Return what a checkpoint is, as (name, value) rows, and what is missing, as sentences.
+
+    :raises Pi0RosError: when it is no pi0 checkpoint.
+    """
+    from pi0_ros.policy.convert import open_source
+
+    folder = locate(path)
+    info = read_checkpoint(folder)
+    missing: list[str] = []
+    rows = [('folder', str(folder)), ('layout', info.layout)]
+    try:
+        source = open_source(folder, family=info.family)
+        config = source.config
+        count = sum(math.prod(t.shape) for t in source.tensors.values())
+        size = sum(math.prod(t.shape) * t.dtype.itemsize for t in source.tensors.values())
+        dtypes = sorted({str(t.dtype).removeprefix('torch.') for t in source.tensors.values()})
+        rows += [
+            ('model', f'{config.kind}, {count / 1e6:.1f} M parameters, {", ".join(dtypes)}'),
+            ('memory', f'{size / 2**30:.2f} GiB as stored, {count * 2 / 2**30:.2f} in bfloat16'),
+            ('arithmetic', f'{config.family} (Euler times, time embedding)'),
+            ('chunk', f'{config.chunk} actions, {config.num_steps} flow steps'),
+            ('pictures', f'{config.vision.image} x {config.vision.image}, resize {info.resize}'),
+        ]
+    except Pi0RosError as error:
+        config = None
+        missing.append(f'weights: {error}')
+    cameras = info.cameras or {}
+    rows.append(('cameras', ', '.join(f'{n} -> {s}' for n, s in cameras.items()) or 'by slot'))
+    state_mode, action_mode = check_modes(info, None)
+    rows.append(('normalisation', f'state {state_mode}, actions {action_mode} ({info.dialect})'))
+    if info.statistics is None:
+        rows.append(('statistics', 'none'))
+        if (state_mode, action_mode) != ('identity', 'identity'):
+            missing.append('statistics: give norm_stats.json (statistics=...), or no_normalization')
+    else:
+        widths = {k: live_width(v) for k, v in info.statistics.items()}
+        rows.append(('statistics', f'{info.statistics_source}: {widths}'))
+    rows.append(('action space', info.action_space or 'not said'))
+    if info.action_space is None:
+        missing.append("action space: say action_space='absolute' or 'delta'")
+    rows.append(('ALOHA constants', info.aloha or 'not said'))
+    if info.aloha is None and (robot is None or robot.dof == len(ALOHA_DELTA_MASK)):
+        missing.append("ALOHA space: say aloha='openpi', 'lerobot_old' or 'off'")
+    names = ('tokenizer.json', 'tokenizer.model', 'paligemma_tokenizer.model')
+    own = [name for name in names if (folder / name).is_file()]
+    rows.append(('tokenizer', own[0] if own else "PaliGemma's, from the hub"))
+    if robot is not None:
+        rows.append(('robot', f'{robot.name}, {robot.dof} joints'))
+        missing += _missing_for(info, robot, (state_mode, action_mode))
+    return rows, missing
+
+
+def _missing_for(info, robot: RobotSpec, modes) -> list[str]:
+    missing = []
+    if info.action_dim is not None and info.action_dim != robot.dof:
+        missing.append(f'actions: {info.action_dim} in the checkpoint, {robot.dof} joints')
+    if info.statistics is not None:
+        for name, mode in zip(('state', 'actions'), modes):
+            try:
+                Normalizer.from_statistics(
+                    name, info.statistics[name], mode, info.dialect, robot.dof
+                )
+            except Pi0RosError as error:
+                missing.append(str(error))
+    if info.cameras is not None:
+        slots = {camera.slot for camera in robot.cameras.values()}
+        absent = [n for n, s in info.cameras.items() if n not in robot.cameras and s not in slots]
+        if absent:
+            missing.append(f'cameras {", ".join(absent)} (will be masked)')
+    return missing
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('checkpoint', help='folder or hub id')
+    parser.add_argument('--robot', default=None, help='robot name or YAML file')
+
+
+def run(args: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    robot = RobotSpec.load(args.robot) if args.robot else None
+    rows, missing = describe(args.checkpoint, robot)
+    table = Table(title=Path(args.checkpoint).name, show_header=False)
+    table.add_column(style='bold')
+    table.add_column(overflow='fold')
+    for name, value in rows:
+        table.add_row(name, value)
+    console = Console()
+    console.print(table)
+    for sentence in missing:
+        console.print(f'missing: {sentence}', style='yellow', markup=False)
+    if not missing:
+        where = f' on {robot.name}' if robot else ''
+        console.print(f'ready to run{where}', style='green')
+    return 1 if missing else 0
