@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import array
 import collections
+import functools
 import gc
 import math
 import os
@@ -263,8 +264,8 @@ class SafetyFilterNode(ManagedNode):
             for gripper in robot.grippers.values()
             if gripper.squeeze_limit is not None
         }
-        self._supervisor = SafetySupervisor(
-            limits, self._period,
+        self._new_supervisor = functools.partial(
+            SafetySupervisor, limits, self._period,
             command_timeout=self.parameter('command_timeout'),
             state_timeout=self.parameter('state_timeout'),
             tracking_error=tracking,
@@ -277,6 +278,7 @@ class SafetyFilterNode(ManagedNode):
             distance=self._measure_clearance if self._collision else None,
             clearance=robot.collision.stop_distance if self._collision else 0.0,
         )  # fmt: skip
+        self._supervisor = self._new_supervisor()
         self._time = FilterTime(
             self.clock.seconds if self.clock.simulated else None, self.parameter('clock_timeout')
         )
@@ -370,6 +372,13 @@ class SafetyFilterNode(ManagedNode):
 
     def activate(self) -> None:
         self._stopping.clear()
+        with self._lock:
+            latched = self._supervisor.state is State.STOPPED
+            # anything may have moved the arm meanwhile: only the latch outlives a deactivation
+            self._supervisor = self._new_supervisor()
+            self._pose.forget()
+            if latched:
+                self._supervisor.stop(self._time.now(), self._reason or 'stopped while inactive')
         if not gc.isenabled():
             gc.collect()
             gc.freeze()  # what stays is not looked at again: a collection takes 0.2 ms

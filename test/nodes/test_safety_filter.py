@@ -12,6 +12,8 @@ import time
 
 import numpy as np
 import pytest
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from safety_lab import (
     ALOHA,
@@ -430,6 +432,43 @@ def test_a_signal_mid_motion_brings_the_arm_to_rest_and_ends_cleanly(number):
         commands = room.commands()
         assert_inside_every_limit(commands)
         assert same(commands[-1], commands[-2])  # at rest before it fell silent
+
+
+def test_deactivation_comes_to_rest_and_activation_starts_anew():
+    with lab(new_domain()) as room:
+        room.start_filter()
+        room.wait_for_state('ready', timeout=20.0)
+        sender = start_motion(room)
+        change = room.node.create_client(ChangeState, '/safety_filter/change_state')
+
+        request = ChangeState.Request()
+        request.transition.id = Transition.TRANSITION_DEACTIVATE
+        assert room._call(change, request).success
+
+        assert same(room.received[-1][1], room.received[-2][1])
+        assert_inside_every_limit(room.commands())
+        assert not room.enable().success
+        sender.kill()
+        room.measured = START.copy()  # moved by hand
+        room.follow = False
+        count = len(room.received)
+        request.transition.id = Transition.TRANSITION_ACTIVATE
+        assert room._call(change, request).success
+        room.statuses.clear()
+        room.wait_for_state('ready')
+        assert len(room.received) == count  # nothing of before is sent again
+        room.ready()
+        wait_for(lambda: len(room.received) > count + 5, 5.0)
+        assert np.abs(room.commands()[count:] - START).max() < 1e-9
+
+        # a stop outlives it, also one that came while inactive
+        request.transition.id = Transition.TRANSITION_DEACTIVATE
+        assert room._call(change, request).success
+        assert room.stop().success
+        request.transition.id = Transition.TRANSITION_ACTIVATE
+        assert room._call(change, request).success
+        room.wait_for_state('stopped')
+        assert not room.enable().success
 
 
 def refused(*parameters: str, files=()) -> str:
