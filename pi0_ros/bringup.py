@@ -69,6 +69,8 @@ ARGUMENTS = (
     Argument('robot', 'aloha', 'robot by name (config/robots) or path of its YAML file'),
     Argument('device', 'cuda', 'torch device that runs the model: cuda, cuda:1 or cpu'),
     Argument('dtype', 'bfloat16', 'precision of the weights', ('bfloat16', 'float32')),
+    Argument('action_space', '', 'absolute or delta, for checkpoints that do not say'),
+    Argument('aloha', '', 'openpi, lerobot_old or off, for checkpoints that do not say'),
     Argument('policy', '', "another policy than pi0, as 'package.module:factory'"),
     Argument('sim', 'false', 'start a simulated ALOHA instead of a real one', BOOLEAN),
     Argument('rviz', 'false', 'start RViz with robot, cameras and predicted paths', BOOLEAN),
@@ -90,6 +92,8 @@ class Settings:
     robot: str = 'aloha'
     device: str = 'cpu'
     dtype: str = 'float32'
+    action_space: str = ''
+    aloha: str = ''
     policy: str = ''
     sim: bool = False
     rviz: bool = False
@@ -142,8 +146,9 @@ def node_graph(settings: Settings) -> list[Process]:
         'device': settings.device,
         'dtype': settings.dtype,
     }
-    if settings.policy:
-        policy['policy'] = settings.policy
+    for name in ('action_space', 'aloha', 'policy'):
+        if getattr(settings, name):
+            policy[name] = getattr(settings, name)
     filter_parameters = {'auto_enable': settings.auto_enable}
     if settings.sim:
         filter_parameters['output'] = 'none'  # the simulator takes joint_command itself

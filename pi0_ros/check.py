@@ -166,8 +166,8 @@ def checkpoint_rows(checkpoint: str, robot: RobotSpec, options: dict, prompt: st
     rows.append(Row('normalisation', PASS, info.statistics_source or 'none (identity)'))
     rows.append(Row('ALOHA adaptation', PASS, policy.aloha_constants))
     absent = [name for name in policy.cameras if name not in robot.cameras]
-    rows.append(Row('cameras', WARN if absent else PASS, ', '.join(policy.cameras),
-                    f'not on this robot, masked: {", ".join(absent)}' if absent else ''))  # fmt: skip
+    masked = f'not on this robot, masked: {", ".join(absent)}' if absent else ''
+    rows.append(Row('cameras', WARN if absent else PASS, ', '.join(policy.cameras), masked))
     if prompt:
         count = len(policy.tokenizer(prompt, np.zeros(robot.dof) if info.kind == 'pi05' else None))
         full = count >= policy.tokenizer.length

@@ -249,8 +249,21 @@ class PolicyNode(ManagedNode):
         rate = self.robot.control_rate
         self.declare('checkpoint', '', 'directory or hub id of the checkpoint')
         self.declare('prompt', '', 'instruction; the topic prompt changes it')
-        self.declare('device', 'cpu', 'torch device that runs the model: cpu, cuda, cuda:1')
+        self.declare('device', 'cpu', 'torch device that runs the model: cpu, cuda, cuda:1 or auto')
         self.declare('dtype', 'float32', 'precision of the weights: float32 or bfloat16')
+        for name, description in (
+            ('action_space', 'what actions mean where the checkpoint is silent: absolute, delta'),
+            ('aloha', "pi's ALOHA space where it is silent: openpi, lerobot_old, off"),
+            ('normalization', 'zscore, quantile or identity instead of what the checkpoint says'),
+            ('statistics', 'path of another norm_stats.json'),
+            ('asset_id', "which of the checkpoint's assets/<id>/norm_stats.json"),
+            ('tokenizer', "folder, file or hub id instead of the checkpoint's tokenizer"),
+        ):
+            self.declare(name, '', f'{description}; empty: as the checkpoint has it')
+        self.declare('no_normalization', False, 'run a checkpoint that has no statistics')
+        self.declare(
+            'num_steps', 0, "flow steps an inference; 0: the checkpoint's", minimum=0, maximum=100
+        )
         self.declare(
             'policy', 'pi0_ros.policy:from_parameters',
             "factory of the policy as 'package.module:factory'; it gets a dict of all parameters",
@@ -316,7 +329,8 @@ class PolicyNode(ManagedNode):
         self._usable_at = -float('inf')
         self._wanted_since: float | None = None
         self._retry_at = 0.0
-        self._activated_at = time.monotonic()
+        self._activated_at = self._watched_at = time.monotonic()
+        self._excused = False
         self._published_chunks = 0
         self._frame_ages: deque[float] = deque(maxlen=200)
 
@@ -588,6 +602,13 @@ class PolicyNode(ManagedNode):
             )
             self.get_logger().error(f'{self.failure}; activate the node to try again')
             return
+        stalled = wall - self._watched_at > 2 * WATCH_PERIOD_S
+        self._watched_at = wall
+        if stalled and not self._excused:
+            # This process stood still, not its inputs: let what has come meanwhile in first.
+            self._excused = True
+            return
+        self._excused = False
         problems = self._judge_inputs()
         with self._lock:
             self._problems = problems

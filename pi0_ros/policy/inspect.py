@@ -52,7 +52,7 @@ def describe(path, robot: RobotSpec | None = None) -> tuple[list[tuple[str, str]
     if info.statistics is None:
         rows.append(('statistics', 'none'))
         if (state_mode, action_mode) != ('identity', 'identity'):
-            missing.append('statistics: give norm_stats.json (statistics=...), or no_normalization')
+            missing.append('statistics: give norm_stats.json, or say no_normalization')
     else:
         widths = {k: live_width(v) for k, v in info.statistics.items()}
         rows.append(('statistics', f'{info.statistics_source}: {widths}'))
