@@ -437,7 +437,8 @@ def convert(
     if target.exists():
         raise Pi0RosError(f'{target} exists already; give another folder')
     weights.write_file(target, opened.tensors.values(), {'pi0_ros': 'weights 1'}, progress)
-    copy_side_files(source if source.is_dir() else source.parent, destination)
+    beside = source if source.is_dir() and source.name != 'params' else source.parent
+    copy_side_files(beside, destination)
     path = destination / 'config.json'
     data = {'type': opened.config.kind, 'format': 'pi0_ros', 'model': opened.config.to_dict()}
     theirs = source / 'config.json'

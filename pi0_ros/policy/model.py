@@ -27,8 +27,10 @@ from pi0_ros.policy.config import FAMILIES, GemmaConfig, Pi0Config
 from pi0_ros.policy.guidance import Guidance, ModelGuidance
 from pi0_ros.policy.memory import keep_freed_memory
 
+FOLD_FROM = 256  # tokens
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16}
 GELU_SLOPE = math.sqrt(2 / math.pi)
+GELU_LINEAR = torch.tensor(-2 * GELU_SLOPE)
 GELU_BLOCK = 128 * 1024  # elements: 512 KiB, a quarter of a usual second-level cache
 
 
@@ -85,8 +87,8 @@ def gelu(x: Tensor, times: Tensor | None = None) -> Tensor:
     sources = x.flatten(0, -2).split(rows)
     factors = [None] * len(sources) if times is None else times.flatten(0, -2).split(rows)
     for source, factor, block in zip(sources, factors, out.flatten(0, -2).split(rows)):
-        torch.mul(source, source, out=block)
-        block.mul_(-2 * GELU_SLOPE * 0.044715).sub_(2 * GELU_SLOPE).mul_(source).exp_().add_(1.0)
+        torch.addcmul(GELU_LINEAR, source, source, value=-2 * GELU_SLOPE * 0.044715, out=block)
+        block.mul_(source).exp_().add_(1.0)
         torch.div(source, block, out=block)
         if factor is not None:
             block.mul_(factor)
@@ -208,7 +210,12 @@ class VisionTower(nn.Module):
 
 
 class GemmaLayer(nn.Module):
-    """One Gemma block; queries of a key/value group are folded into one long query axis."""
+    """
+    One Gemma block.
+
+    Where there are many tokens the queries of a key/value group attend as one long row of queries;
+    few are spread over the heads, which keeps all threads busy.
+    """
 
     def __init__(self, config: GemmaConfig, norm, eps: float):
         super().__init__()
@@ -244,24 +251,34 @@ class GemmaLayer(nn.Module):
         :param modulation: what each adaptive norm gets
         """
         q, k, v, gate = self.project(x, *rotation, modulation[0])
-        return self.finish(x, attention(q, *join(k, v), mask), gate, modulation[1])
+        y = self.attend(attention, q, *join(k, v), mask)
+        return self.finish(x, y, gate, modulation[1])
+
+    def attend(self, attention, q: Tensor, k: Tensor, v: Tensor, mask) -> Tensor:
+        """Return what queries [B, T, heads, D] see of k and v [B, G, K, D]: [B, T, heads D]."""
+        b, t, heads, d = q.shape
+        groups = self.kv_heads
+        if t >= FOLD_FROM:
+            q = q.unflatten(2, (groups, -1)).transpose(1, 2).reshape(b, groups, -1, d)
+            y = attention(q, k, v, mask).unflatten(2, (t, -1)).transpose(1, 2)
+        else:
+            k, v = (
+                part[:, :, None].expand(-1, -1, heads // groups, -1, -1).flatten(1, 2)
+                for part in (k, v)
+            )
+            y = attention(q.transpose(1, 2), k, v, mask).transpose(1, 2)
+        return y.reshape(b, t, self.q_rows)
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor, modulation):
-        """Return queries [B, G, T heads/G, D], keys and values [B, G, T, D], residual gate."""
-        b, groups, d = x.shape[0], self.kv_heads, self.head_dim
+        """Return queries [B, T, heads, D], keys and values [B, G, T, D], residual gate."""
         h, gate = self.norm1(x, modulation)
         qkv = self.qkv(h)
         k, v = self._kv(qkv[..., self.q_rows :], (cos, sin))
-        q = qkv[..., : self.q_rows].unflatten(-1, (-1, d))  # [B, T, heads, D]
-        q = rotate(q, cos[:, :, None], sin[:, :, None])
-        # The queries of a group, all positions and heads, attend as one long row of queries.
-        q = q.unflatten(2, (groups, -1)).transpose(1, 2).reshape(b, groups, -1, d)
-        return q, k, v, gate
+        q = qkv[..., : self.q_rows].unflatten(-1, (-1, self.head_dim))
+        return rotate(q, cos[:, :, None], sin[:, :, None]), k, v, gate
 
     def finish(self, x: Tensor, y: Tensor, gate, modulation) -> Tensor:
-        """Return the block's output for its input x [B, T, W] and what it attended to, y."""
-        b, t, _ = x.shape
-        y = y.reshape(b, self.kv_heads, t, -1).transpose(1, 2).reshape(b, t, self.q_rows)
+        """Return the block's output for its input x [B, T, W] and what attention gave, y."""
         y = self.out(y)
         x = x + (y if gate is None else gate * y)
         h, gate = self.norm2(x, modulation)
