@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import re
 import struct
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from golden import gap, pick, random_inputs, tiny_config
 from safetensors.torch import load_file, save_file
 
 from pi0_ros.errors import Pi0RosError
-from pi0_ros.policy import Pi0Model
+from pi0_ros.policy import Pi0Config, Pi0Model
 from pi0_ros.policy import weights as weight_files
 from pi0_ros.policy.config import KINDS
 
@@ -249,3 +251,28 @@ def test_a_legacy_index_without_shards_names_them(shared_dir):
     if (path / 'pi0').is_dir():
         path = path / 'pi0'
     refused(path, tiny_config(), 'shards are missing', '.safetensors')
+
+
+MEASURE_LOADING = """
+import resource, sys, torch
+from pi0_ros.policy import Pi0Config, Pi0Model
+def peak():
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+config = Pi0Config.named('small', None)
+with torch.device('meta'):
+    Pi0Model(config)
+before = peak()
+model = Pi0Model.load(sys.argv[1], config, dtype=sys.argv[2])
+weights = sum(p.numel() * p.element_size() for p in model.parameters())
+print((peak() - before) / weights)
+"""
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='reads the peak memory as Linux reports it')
+@pytest.mark.parametrize('stored', ['float32', 'bfloat16'])
+def test_loading_needs_little_more_memory_than_the_weights(stored, tmp_path):
+    path = tmp_path / 'model.safetensors'
+    Pi0Model.empty(Pi0Config.named('small')).save(path, stored)
+    command = [sys.executable, '-c', MEASURE_LOADING, str(path), 'float32']
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    assert 0.5 < float(done.stdout) < 1.15
