@@ -1,17 +1,28 @@
 # Copyright 2026 pi0_ros contributors. Licensed under the Apache License 2.0.
 """
-Image messages to arrays: one table of encodings for live and recorded messages.
+Image messages to arrays: uint8 [H, W, 3] RGB, from one table of encodings.
 
-Works on anything with the fields of ``sensor_msgs/Image`` or ``sensor_msgs/CompressedImage``
-(rclpy's or rosbags'); imports neither. cv_bridge's PyPI build breaks with NumPy 2 and ignores
-``step``, and rosbags-image needs OpenCV and ignores ``step`` too, hence this module: NumPy for raw
-images, Pillow for JPEG and PNG. Nothing is guessed: what is not in the table is refused.
+Called by the live nodes and by replay with messages of rclpy and of rosbags alike; a message is
+whatever has the fields of ``sensor_msgs/Image`` or ``sensor_msgs/CompressedImage``. NumPy and
+Pillow only: the distribution's cv_bridge is built for one NumPy line and ignores ``step``.
+
+Rules, where ROS leaves a choice:
+
+- the label is trusted, in lower case as ``sensor_msgs/image_encodings.hpp`` writes it; a camera
+  that lies gets an override in the robot's YAML (``encoding: rgb8``);
+- 16-bit colour and mono16 are scaled from 0..65535 to 0..255, never cut to one byte;
+- YUV is BT.601 with video range (16..235), as V4L2 cameras and OpenCV take it;
+- Bayer mosaics are interpolated bilinearly;
+- alpha is dropped;
+- depth (16UC1, 32FC1, compressedDepth) is refused;
+- a compressed image is what its first bytes say (JPEG or PNG); ``format`` is free text and only
+  consulted to refuse depth.
 """
 
 from __future__ import annotations
 
+import difflib
 import io
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,206 +30,287 @@ import numpy as np
 
 from pi0_ros.errors import Pi0RosError
 
+JPEG_MAGIC = b'\xff\xd8\xff'
+PNG_MAGIC = b'\x89PNG\r\n\x1a\n'
+DEPTH_HEADER_BYTES = 12  # compressed_depth_image_transport: a config header before the PNG
+MAX_PIXELS = 64_000_000  # no camera of an arm is larger; a corrupt header can claim anything
+
 
 class ImageError(Pi0RosError):
-    """A picture that cannot be decoded, with the numbers that disagree."""
+    """An image message that cannot be turned into RGB; says encoding, sizes and remedy."""
+
+
+# --- converters: rows [H, W * channels] of the table's dtype -> uint8 [H, W, 3] ---------------
+
+
+def _to_8_bit(samples: np.ndarray) -> np.ndarray:
+    """Return uint8; uint16 is scaled so that 65535 becomes 255 (257 = 65535 / 255)."""
+    if samples.dtype == np.uint8:
+        return samples
+    return ((samples.astype(np.uint32) + 128) // 257).astype(np.uint8)
+
+
+def _pick(*order: int) -> Callable[[np.ndarray, int], np.ndarray]:
+    """Return a converter for interleaved channels: ``order`` names R, G, B in the pixel."""
+
+    def convert(rows: np.ndarray, width: int) -> np.ndarray:
+        pixels = rows.reshape(rows.shape[0], width, -1)
+        if order == (0, 1, 2) and pixels.shape[2] == 3:
+            return _to_8_bit(pixels)
+        return _to_8_bit(np.stack([pixels[..., channel] for channel in order], axis=-1))
+
+    return convert
+
+
+def _bayer(pattern: str) -> Callable[[np.ndarray, int], np.ndarray]:
+    """Return a bilinear converter for a 2x2 mosaic, read row by row ('rggb')."""
+
+    def convert(rows: np.ndarray, width: int) -> np.ndarray:
+        height = rows.shape[0]
+        if height < 2 or width < 2:
+            raise ImageError(f'a Bayer image of {width}x{height} is smaller than one 2x2 cell')
+        mosaic = np.pad(_to_8_bit(rows), 1, mode='reflect').astype(np.uint16)
+        centre = mosaic[1:-1, 1:-1]
+        up, down = mosaic[:-2, 1:-1], mosaic[2:, 1:-1]
+        left, right = mosaic[1:-1, :-2], mosaic[1:-1, 2:]
+        vertical = (up + down + 1) >> 1
+        horizontal = (left + right + 1) >> 1
+        cross = (up + down + left + right + 2) >> 2
+        diagonal = (
+            mosaic[:-2, :-2] + mosaic[:-2, 2:] + mosaic[2:, :-2] + mosaic[2:, 2:] + 2
+        ) >> 2
+        rgb = np.empty((height, width, 3), dtype=np.uint8)
+        for index, colour in enumerate(pattern):
+            y, x = divmod(index, 2)
+            cell = (slice(y, None, 2), slice(x, None, 2))
+            if colour == 'g':
+                beside = pattern[index ^ 1]  # the colour to the left and right of this green
+                values = {'g': centre, beside: horizontal, 'rb'[beside == 'r']: vertical}
+            else:
+                values = {colour: centre, 'g': cross, 'rb'[colour == 'r']: diagonal}
+            for channel, name in enumerate('rgb'):
+                rgb[(*cell, channel)] = values[name][cell]
+        return rgb
+
+    return convert
+
+
+def _yuv_to_rgb(y: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """
+    Return RGB of video-range BT.601 planes of one shape.
+
+    Factors of 2^20 as in ITU-R BT.601: 255/219, 255/224 * (1.402, 0.344136, 0.714136, 1.772).
+    """
+    luma = (np.maximum(y.astype(np.int32) - 16, 0)) * 1220945 + (1 << 19)
+    u = u.astype(np.int32) - 128
+    v = v.astype(np.int32) - 128
+    rgb = np.empty((*y.shape, 3), dtype=np.uint8)
+    rgb[..., 0] = np.clip((luma + 1673563 * v) >> 20, 0, 255)
+    rgb[..., 1] = np.clip((luma - 852458 * v - 410796 * u) >> 20, 0, 255)
+    rgb[..., 2] = np.clip((luma + 2115236 * u) >> 20, 0, 255)
+    return rgb
+
+
+def _yuv422(y: int, u: int, v: int) -> Callable[[np.ndarray, int], np.ndarray]:
+    """Return a converter for packed 4:2:2; arguments are offsets in the 4 bytes of 2 pixels."""
+
+    def convert(rows: np.ndarray, width: int) -> np.ndarray:
+        if width % 2:
+            raise ImageError(f'a 4:2:2 image needs an even width, not {width}')
+        pairs = rows.reshape(rows.shape[0], width // 2, 4)
+        return _yuv_to_rgb(
+            pairs[..., y::2].reshape(rows.shape[0], width),
+            np.repeat(pairs[..., u], 2, axis=1),
+            np.repeat(pairs[..., v], 2, axis=1),
+        )
+
+    return convert
+
+
+def _semi_planar(u: int, subsampled: bool) -> Callable[[np.ndarray, int], np.ndarray]:
+    """Return a converter for a Y plane followed by interleaved chroma, U at offset ``u``."""
+
+    def convert(rows: np.ndarray, width: int) -> np.ndarray:
+        if subsampled:
+            height = rows.shape[0] * 2 // 3
+            if width % 2 or height % 2:
+                raise ImageError(f'a 4:2:0 image needs even sides, not {width}x{height}')
+            chroma = rows[height:].reshape(height // 2, width // 2, 2)
+            chroma = chroma.repeat(2, axis=0).repeat(2, axis=1)
+        else:
+            height = rows.shape[0] // 3
+            chroma = rows[height:].reshape(height, width, 2)
+        return _yuv_to_rgb(rows[:height], chroma[..., u], chroma[..., 1 - u])
+
+    return convert
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """
+    How the bytes of one encoding lie in memory.
+
+    A message has ``height * rows`` rows of ``width * samples`` samples of ``dtype``.
+    """
+
+    convert: Callable[[np.ndarray, int], np.ndarray]
+    samples: int
+    dtype: type = np.uint8
+    rows: float = 1.0  # rows of data per row of the image: 1.5 with 4:2:0 chroma below
+
+
+ENCODINGS: dict[str, Encoding] = {
+    'rgb8': Encoding(_pick(0, 1, 2), 3),
+    'bgr8': Encoding(_pick(2, 1, 0), 3),
+    'rgba8': Encoding(_pick(0, 1, 2), 4),
+    'bgra8': Encoding(_pick(2, 1, 0), 4),
+    'mono8': Encoding(_pick(0, 0, 0), 1),
+    'rgb16': Encoding(_pick(0, 1, 2), 3, np.uint16),
+    'bgr16': Encoding(_pick(2, 1, 0), 3, np.uint16),
+    'rgba16': Encoding(_pick(0, 1, 2), 4, np.uint16),
+    'bgra16': Encoding(_pick(2, 1, 0), 4, np.uint16),
+    'mono16': Encoding(_pick(0, 0, 0), 1, np.uint16),
+    **{
+        f'bayer_{pattern}{bits}': Encoding(_bayer(pattern), 1, dtype)
+        for pattern in ('rggb', 'bggr', 'gbrg', 'grbg')
+        for bits, dtype in ((8, np.uint8), (16, np.uint16))
+    },
+    'yuv422': Encoding(_yuv422(y=1, u=0, v=2), 2),  # ROS's name for UYVY
+    'uyvy': Encoding(_yuv422(y=1, u=0, v=2), 2),
+    'yuv422_yuy2': Encoding(_yuv422(y=0, u=1, v=3), 2),
+    'yuyv': Encoding(_yuv422(y=0, u=1, v=3), 2),
+    'nv12': Encoding(_semi_planar(u=0, subsampled=True), 1, rows=1.5),
+    'nv21': Encoding(_semi_planar(u=1, subsampled=True), 1, rows=1.5),
+    'nv24': Encoding(_semi_planar(u=0, subsampled=False), 1, rows=3.0),
+}
+"""Every accepted encoding of ``sensor_msgs/Image``; the only such table in the package."""
+
+DEPTH_ENCODINGS = ('16UC1', '32FC1', '16SC1', '64FC1')
+
+COMPRESSED_OVERRIDES = ('rgb8', 'bgr8')
 
 
 def decode_image(message, encoding: str | None = None) -> np.ndarray:
     """
     Return the picture of an Image or CompressedImage message.
 
-    :param message: rclpy's or rosbags' message, or anything with the same fields.
-    :param encoding: what the bytes really are, for drivers that label them wrongly or not at all
-        (``8UC3``); compressed images know only ``rgb8`` and ``bgr8`` (channels exchanged).
-    :return: uint8 [H, W, 3] RGB, contiguous; 16-bit colours are divided by 257 and rounded.
-    :raises ImageError: when the encoding is unknown, carries no colour, or disagrees with the
-        sizes; the picture is never cut or sheared into shape.
+    The result shares memory with the message where no conversion is needed, so it is read-only.
+
+    :param message: of rclpy or rosbags, or anything with the same fields.
+    :param encoding: overrides the label of this camera's messages; for compressed images 'rgb8'
+        or 'bgr8', the true order of the channels of the payload.
+    :return: uint8 [H, W, 3], RGB, contiguous, read-only.
+    :raises ImageError: for an unknown or colourless encoding, data that do not fit the header,
+        an empty or broken payload, and depth.
     """
-    if hasattr(message, 'format'):
-        return _decode_compressed(message, encoding)
-    return _decode_raw(message, encoding)
-
-
-# --- raw -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Encoding:
-    channels: int  # samples a pixel in a row
-    convert: Callable[[np.ndarray], np.ndarray]  # samples [H, W, channels] -> RGB [H, W, 3]
-    wide: bool = False  # 16-bit samples
-    rows: tuple[int, int] = (1, 1)  # rows in the data for a row of the picture: 3/2 for NV12
-    even: tuple[int, int] = (1, 1)  # height and width must be multiples of these
-
-
-def _reorder(*order: int):
-    return lambda samples: samples[..., list(order)] if order != (0, 1, 2) else samples[..., :3]
-
-
-def _grey(samples: np.ndarray) -> np.ndarray:
-    return np.repeat(samples, 3, axis=-1)
-
-
-def _rgb_from_yuv(y: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Convert limited-range BT.601, the convention of OpenCV and of V4L2 webcams."""
-    y = (y.astype(np.float32) - 16.0) * np.float32(255.0 / 219.0)
-    u, v = u.astype(np.float32) - 128.0, v.astype(np.float32) - 128.0
-    rgb = np.stack([y + 1.596 * v, y - 0.391 * u - 0.813 * v, y + 2.018 * u], axis=-1)
-    return np.clip(np.rint(rgb), 0, 255).astype(np.uint8)
-
-
-def _yuv422(luma: int, first: int):
-    """Two pixels share four bytes; ``luma`` and ``first`` chroma byte give their order."""
-
-    def convert(samples: np.ndarray) -> np.ndarray:
-        height, width = samples.shape[:2]
-        pairs = samples.reshape(height, width // 2, 4)
-        u = np.repeat(pairs[..., first], 2, axis=1)
-        v = np.repeat(pairs[..., first + 2], 2, axis=1)
-        return _rgb_from_yuv(samples[..., luma], u, v)
-
-    return convert
-
-
-def _semi_planar(first_is_u: bool, full_chroma: bool):
-    """A plane of luma followed by a plane of interleaved chroma, halved unless ``full_chroma``."""
-
-    def convert(samples: np.ndarray) -> np.ndarray:
-        rows = samples[..., 0]
-        height = len(rows) // 3 if full_chroma else 2 * len(rows) // 3
-        width = rows.shape[1]
-        y = rows[:height]
-        if full_chroma:
-            chroma = rows[height:].reshape(height, width, 2)
-        else:
-            chroma = rows[height:].reshape(height // 2, width // 2, 2)
-            chroma = chroma.repeat(2, axis=0).repeat(2, axis=1)
-        u, v = (chroma[..., i] for i in ((0, 1) if first_is_u else (1, 0)))
-        return _rgb_from_yuv(y, u, v)
-
-    return convert
-
-
-def _bayer(pattern: str):
-    """Interpolate the two missing colours of each pixel linearly from its neighbours."""
-
-    def convert(samples: np.ndarray) -> np.ndarray:
-        mosaic = samples[..., 0].astype(np.float32)
-        height, width = mosaic.shape
-        rgb = np.empty((height, width, 3), np.float32)
-        for index, colour in enumerate('rgb'):
-            known = np.zeros((height, width), np.float32)
-            for place, name in enumerate(pattern):
-                if name == colour:
-                    known[place // 2 :: 2, place % 2 :: 2] = 1.0
-            weight = _smooth(known)
-            rgb[..., index] = np.where(known > 0, mosaic, _smooth(mosaic * known) / weight)
-        return np.rint(rgb).astype(samples.dtype)
-
-    return convert
-
-
-def _smooth(plane: np.ndarray) -> np.ndarray:
-    """Weigh 3x3 neighbours 1-2-1 in both directions; outside the picture counts as nothing."""
-    padded = np.pad(plane, 1)
-    rows = padded[:-2] + 2.0 * padded[1:-1] + padded[2:]
-    return rows[:, :-2] + 2.0 * rows[:, 1:-1] + rows[:, 2:]
-
-
-def _table() -> dict[str, _Encoding]:
-    table = {
-        'yuv422': _Encoding(2, _yuv422(luma=1, first=0), even=(1, 2)),
-        'yuv422_yuy2': _Encoding(2, _yuv422(luma=0, first=1), even=(1, 2)),
-        'nv12': _Encoding(1, _semi_planar(True, False), rows=(3, 2), even=(2, 2)),
-        'nv21': _Encoding(1, _semi_planar(False, False), rows=(3, 2), even=(2, 2)),
-        'nv24': _Encoding(1, _semi_planar(True, True), rows=(3, 1)),
-    }
-    table['uyvy'] = table['yuv422']
-    table['yuyv'] = table['yuv422_yuy2']
-    for bits, wide in (('8', False), ('16', True)):
-        table['rgb' + bits] = _Encoding(3, _reorder(0, 1, 2), wide)
-        table['bgr' + bits] = _Encoding(3, _reorder(2, 1, 0), wide)
-        table['rgba' + bits] = _Encoding(4, _reorder(0, 1, 2), wide)
-        table['bgra' + bits] = _Encoding(4, _reorder(2, 1, 0), wide)
-        table['mono' + bits] = _Encoding(1, _grey, wide)
-        for pattern in ('rggb', 'bggr', 'gbrg', 'grbg'):
-            table[f'bayer_{pattern}{bits}'] = _Encoding(1, _bayer(pattern), wide, even=(2, 2))
-    return table
-
-
-ENCODINGS = _table()
-"""Accepted values of ``Image.encoding``, as sensor_msgs/image_encodings.hpp spells them."""
-
-
-def _decode_raw(message, override: str | None) -> np.ndarray:
-    label = override or message.encoding
-    encoding = ENCODINGS.get(label)
-    if encoding is None:
-        why = 'carries no colour order' if 'C' in label else 'is not known'
+    if hasattr(message, 'encoding'):
+        rgb = _decode_raw(message, message.encoding if encoding is None else encoding)
+    elif hasattr(message, 'format'):
+        rgb = _decode_compressed(message, encoding)
+    else:
         raise ImageError(
-            f"encoding '{label}' {why}; expected one of {', '.join(sorted(ENCODINGS))} "
-            "(a camera's key 'encoding' in the robot's YAML overrides a wrong label)"
+            f'{type(message).__name__} is neither sensor_msgs/Image nor '
+            'sensor_msgs/CompressedImage; check the topic of this camera'
         )
-    height, width, step = int(message.height), int(message.width), int(message.step)
-    if height <= 0 or width <= 0:
-        raise ImageError(f'{label} picture of {width}x{height} pixels is empty')
-    if height % encoding.even[0] or width % encoding.even[1]:
-        raise ImageError(f'{label} picture of {width}x{height} pixels has an odd side')
-    sample = 2 if encoding.wide else 1
-    row_bytes = width * encoding.channels * sample
-    rows = height * encoding.rows[0] // encoding.rows[1]
-    data = np.frombuffer(message.data, dtype=np.uint8)
-    if step < row_bytes or data.size != rows * step:
+    rgb = np.ascontiguousarray(rgb).view()
+    rgb.flags.writeable = False
+    return rgb
+
+
+def check_encoding(name: str) -> Encoding:
+    """
+    Return how ``name`` is laid out.
+
+    :raises ImageError: when it is unknown, with the list of accepted names.
+    """
+    if name in ENCODINGS:
+        return ENCODINGS[name]
+    accepted = f'accepted are {", ".join(ENCODINGS)}'
+    if name in DEPTH_ENCODINGS:
+        raise ImageError(f"encoding '{name}' is depth, not colour; {accepted}")
+    lower = name.lower()
+    near = difflib.get_close_matches(lower, ENCODINGS, n=1, cutoff=0.75)
+    if lower.startswith(('8uc', '8sc', '16uc', '16sc')):
+        hint = f"encoding '{name}' does not say which colours its channels are; set 'encoding'"
+    elif near:
+        hint = f"encoding '{name}' is unknown, did you mean '{near[0]}'? If so set 'encoding'"
+    else:
+        hint = f"encoding '{name}' is unknown; set 'encoding'"
+    raise ImageError(f"{hint} of this camera in the robot's YAML; {accepted}")
+
+
+def _as_bytes(data) -> np.ndarray:
+    """Return uint8 [n] over the same memory: array.array, bytes and ndarray are not copied."""
+    try:
+        return np.frombuffer(data, dtype=np.uint8)
+    except (TypeError, ValueError, BufferError):  # a list, an empty buffer, a strided array
+        return np.ascontiguousarray(np.asarray(data, dtype=np.uint8)).reshape(-1)
+
+
+def _decode_raw(message, name: str) -> np.ndarray:
+    layout = check_encoding(name)
+    width, height, step = int(message.width), int(message.height), int(message.step)
+    data = _as_bytes(message.data)
+    if width <= 0 or height <= 0 or data.size == 0:
+        raise ImageError(f'empty {name} image: {width}x{height} with {data.size} bytes')
+    if width * height > MAX_PIXELS:
+        raise ImageError(f'{name} image of {width}x{height} is beyond any camera; header corrupt?')
+    item = np.dtype(layout.dtype).itemsize
+    used = width * layout.samples * item
+    rows = int(height * layout.rows)
+    if step < used:
         raise ImageError(
-            f'{label} picture of {width}x{height} pixels needs rows of {row_bytes} bytes; '
-            f'step is {step} and data has {data.size} bytes instead of {rows} x {step} = '
-            f'{rows * step}'
+            f'{name} {width}x{height}: step {step} is less than one row of {used} bytes'
         )
-    samples = data.reshape(rows, step)[:, :row_bytes]
-    if encoding.wide:
-        big = bool(message.is_bigendian)
-        samples = np.ascontiguousarray(samples).view('>u2' if big else '<u2')
-        if big != (sys.byteorder == 'big'):
-            samples = samples.astype(np.uint16)
-    rgb = encoding.convert(samples.reshape(rows, width, encoding.channels))
-    if encoding.wide:
-        rgb = ((rgb.astype(np.uint32) + 128) // 257).astype(np.uint8)
-    return np.ascontiguousarray(rgb)
-
-
-# --- compressed ----------------------------------------------------------------------------
-
-_MAGIC = {'JPEG': b'\xff\xd8\xff', 'PNG': b'\x89PNG\r\n\x1a\n'}
-_COLOUR_MODES = ('RGB', 'RGBA', 'L', 'P', 'LA', 'CMYK', 'YCbCr', '1')
+    if data.size != step * rows:
+        raise ImageError(
+            f'{name} {width}x{height} with step {step} needs {step * rows} bytes, the message has '
+            f'{data.size}: {abs(data.size - step * rows)} '
+            f'{"too many" if data.size > step * rows else "missing"}'
+        )
+    if rows != height * layout.rows:
+        raise ImageError(f'{name} needs an even height, not {height}')
+    samples = data.reshape(rows, step)[:, :used]
+    if item > 1:
+        order = '>' if getattr(message, 'is_bigendian', 0) else '<'
+        samples = np.ascontiguousarray(samples).view(np.dtype(layout.dtype).newbyteorder(order))
+        samples = samples.astype(layout.dtype, copy=False)
+    return layout.convert(samples, width)
 
 
 def _decode_compressed(message, override: str | None) -> np.ndarray:
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image  # here, so that raw cameras do not pay for it
 
-    label = message.format
-    if 'compresseddepth' in label.lower() or label.strip().upper().startswith(('16UC1', '32FC1')):
-        raise ImageError(f"format '{label}' is a depth picture; a camera needs colour")
-    if override not in (None, 'rgb8', 'bgr8'):
-        raise ImageError(f"encoding '{override}' cannot be that of a compressed picture")
-    data = bytes(memoryview(message.data))
-    kind = next((name for name, magic in _MAGIC.items() if data.startswith(magic)), None)
-    if kind is None:
+    label = str(message.format)
+    data = _as_bytes(message.data).tobytes()
+    if not data:
+        raise ImageError(f"empty compressed image (format '{label}')")
+    if override is not None and override not in COMPRESSED_OVERRIDES:
         raise ImageError(
-            f"format '{label}': {len(data)} bytes that are neither JPEG nor PNG "
-            f'(they begin with {data[:8].hex() or "nothing"})'
+            f"encoding '{override}' cannot override a compressed image; use one of "
+            f'{", ".join(COMPRESSED_OVERRIDES)}'
+        )
+    if 'compresseddepth' in label.lower() or data[DEPTH_HEADER_BYTES:].startswith(PNG_MAGIC):
+        raise ImageError(f"compressed image of format '{label}' is depth, not colour")
+    kind = 'JPEG' if data.startswith(JPEG_MAGIC) else 'PNG' if data.startswith(PNG_MAGIC) else ''
+    if not kind:
+        raise ImageError(
+            f"compressed image (format '{label}') of {len(data)} bytes begins with "
+            f'{data[:8].hex(" ")}, which is neither JPEG nor PNG'
         )
     try:
         with Image.open(io.BytesIO(data), formats=[kind]) as picture:
-            picture.load()
-            if picture.mode not in _COLOUR_MODES:
+            if picture.mode in ('I', 'F') or picture.mode.startswith('I;'):
                 raise ImageError(
-                    f"format '{label}' holds a {picture.mode} picture; a camera needs colour"
+                    f"compressed image (format '{label}') holds one 16-bit channel: depth, not "
+                    'colour'
                 )
+            if picture.width * picture.height > MAX_PIXELS:
+                raise ImageError(f'a {kind} of {picture.size} pixels is beyond any camera')
             rgb = np.asarray(picture.convert('RGB'))
-    except (OSError, SyntaxError, ValueError, UnidentifiedImageError) as error:
-        if isinstance(error, ImageError):
-            raise
-        what = f"format '{label}': damaged {kind} of {len(data)} bytes ({error})"
-        raise ImageError(what) from None
-    return np.ascontiguousarray(rgb[..., ::-1] if override == 'bgr8' else rgb)
+    except ImageError:
+        raise
+    except Exception as error:  # Pillow raises whatever its plugins meet in broken data
+        what = ' '.join(str(error).split())
+        raise ImageError(f'{kind} of {len(data)} bytes is broken: {what}') from None
+    return rgb[..., ::-1] if override == 'bgr8' else rgb
