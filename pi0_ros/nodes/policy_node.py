@@ -249,7 +249,7 @@ class PolicyNode(ManagedNode):
         rate = self.robot.control_rate
         self.declare('checkpoint', '', 'directory or hub id of the checkpoint')
         self.declare('prompt', '', 'instruction; the topic prompt changes it')
-        self.declare('device', 'cpu', 'torch device that runs the model: cpu, cuda, cuda:1 or auto')
+        self.declare('device', 'cpu', 'torch device of the model: cpu, cuda, cuda:1 or auto')
         self.declare('dtype', 'float32', 'precision of the weights: float32 or bfloat16')
         for name, description in (
             ('action_space', 'what actions mean where the checkpoint is silent: absolute, delta'),
