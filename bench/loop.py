@@ -80,7 +80,7 @@ class Sleeping:
 
     def predict(self, observation, noise=None):
         began = time.time_ns()
-        if self.origin is None:
+        if self.origin is None or self.left_behind(observation):
             self.origin = (observation.stamp_ns, np.array(observation.state))
         self.work()
         stamp, state = self.origin
@@ -101,6 +101,12 @@ class Sleeping:
         )
         self.journal.flush()
         return chunk
+
+    def left_behind(self, observation) -> bool:
+        """Say whether the arm was stopped: truth goes on from where it stands."""
+        stamp, state = self.origin
+        truth = state[WRISTS[0]] + self.velocity * (observation.stamp_ns - stamp) / 1e9
+        return truth - observation.state[WRISTS[0]] > self.velocity * (2 * self.latency + 0.3)
 
     def work(self):
         time.sleep(self.latency)

@@ -64,8 +64,8 @@ from pi0_ros.robot import CameraSpec, RobotSpec
 SENSOR_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
 """Matches reliable and best-effort publishers alike; the newest frame is the only one wanted."""
 
-JOINT_QOS = QoSProfile(depth=20, reliability=ReliabilityPolicy.BEST_EFFORT)
-"""Deep enough for a busy tenth of a second at 200 Hz: interpolation wants every sample."""
+JOINT_QOS = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
+"""Enough to interpolate; more would have to be worked off after a stall before the newest."""
 
 WATCH_PERIOD_S = 0.05
 """Inputs are judged this often (wall time): a dead camera is noticed within max_age + 50 ms."""
