@@ -276,10 +276,14 @@ class Commanders:
         return self._fight or None in self._heard
 
     def _stream_of(self, sequence: int) -> int:
-        """Return the stream that a sequence number continues, with a few lost; else a new one."""
+        """
+        Return the stream that a sequence number continues, with a few lost; else a new one.
+
+        Of two that it continues as well the one heard last counts: it is the one that goes on.
+        """
         gaps = {s: sequence - count for s, count in self._counts.items()}
         near = [stream for stream, gap in gaps.items() if 0 < gap <= LOST_IN_A_ROW]
-        stream = min(near, key=gaps.get, default=None)
+        stream = min(near, key=lambda s: (gaps[s], -self._heard[s]), default=None)
         if stream is None:
             stream = self._streams = self._streams + 1
         self._counts[stream] = sequence

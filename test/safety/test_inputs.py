@@ -249,6 +249,19 @@ def test_without_senders_two_publishers_are_told_apart_by_their_counts(start):
     assert commanders.rivals(ENDPOINTS, now) == []
 
 
+@pytest.mark.parametrize('last', [3, 5, 20, 400])
+def test_a_successor_that_counts_past_its_predecessor_is_no_rival(last):
+    commanders = Commanders()
+    for sequence in range(1, last + 1):
+        commanders.heard(None, sequence, 1.0 + sequence * 0.02)
+    begin = 1.0 + last * 0.02 + 0.15
+    for sequence in range(1, 100):
+        now = begin + sequence * 0.02
+        accepted = commanders.heard(None, sequence, now)
+        assert commanders.rivals(ENDPOINTS, now) == []
+    assert accepted
+
+
 def test_a_command_of_ten_seconds_ago_is_refused():
     """Field report B64."""
     stamps = StampAge()
