@@ -39,6 +39,9 @@ SENTINEL_JOINTS = 3
 SAME_PICTURE_S = 2.0
 """How long a camera may send the same bytes under advancing stamps before it is remarked."""
 
+REPEATS_REMARKED = 2
+"""Repetitions of a stamp in a row that are remarked; one happens when a message comes twice."""
+
 EPOCH_S = 1e6
 """Offsets beyond this are no late messages but another clock (uptime against Unix time)."""
 
@@ -83,6 +86,7 @@ class _Input:
         self.went_back = ''  # the last jump back, until the input is fit again
         self.seen = False
         self.received: int | None = None  # of the newest message
+        self.repeats = 0  # messages in a row with the stamp of the one before
 
     def refuse(self, why: str) -> None:
         self.seen = True
@@ -241,8 +245,9 @@ class ObservationBuffer:
         stream.seen = True
         if newest is not None and stamp_ns == newest:
             stream.counts['repeated'] += 1
+            stream.repeats += 1
             stream.fault = (
-                f'frozen: the same stamp came {stream.counts["repeated"] + 1} times'
+                f'frozen: the same stamp came {stream.repeats + 1} times'
                 if isinstance(stream, _Camera) else ''
             )  # fmt: skip
             return False
@@ -255,6 +260,7 @@ class ObservationBuffer:
             stream.went_back = f'stamps went back by {back:.3f} s'
         stream.counts['accepted'] += 1
         stream.fault = ''
+        stream.repeats = 0
         return True
 
     def _order(self, names: tuple[str, ...]) -> tuple[np.ndarray, tuple[int, ...]] | None:
@@ -349,6 +355,33 @@ class ObservationBuffer:
             for name, stamp in newest.items()
         }
 
+    def stats(self, now_ns: int) -> dict[str, dict[str, float | int | None]]:
+        """
+        Return the figures of every input, for diagnostics and reports.
+
+        :return: input -> ``age`` [s] and ``rate`` [Hz, by stamps, over what is kept] (None: never
+            seen), ``skew`` [s] from the newest stamp of all inputs, and the counters.
+        """
+        with self._lock:
+            stamps = {n: [f.stamp for f in c.frames] for n, c in self._cameras.items()}
+            tracks = [track for track in self._tracks.values() if track.stamps]
+            slowest = min(tracks, key=lambda track: track.newest) if tracks else None
+            stamps[JOINTS] = list(slowest.stamps) if slowest else []
+            counts = {n: dict(c.counts) for n, c in self._cameras.items()}
+            counts[JOINTS] = dict(self._joints.counts)
+        newest = max((s[-1] for s in stamps.values() if s), default=0)
+        return {
+            name: {
+                'age': (now_ns - own[-1]) / NANOSECONDS if own else None,
+                'rate': (
+                    (len(own) - 1) * NANOSECONDS / (own[-1] - own[0]) if len(own) > 1 else None
+                ),
+                'skew': (newest - own[-1]) / NANOSECONDS if own else None,
+                **counts[name],
+            }
+            for name, own in stamps.items()
+        }
+
     def counters(self, name: str) -> dict[str, int]:
         """Return how many messages of an input were accepted, rejected, repeated and so on."""
         with self._lock:
@@ -387,9 +420,10 @@ class ObservationBuffer:
         positions = self._positions_at(max(f.stamp for f in chosen.values()), problems)
         if positions is None:
             return None, None, problems
-        for name in chosen:
-            self._cameras[name].went_back = ''
-        self._joints.went_back = ''
+        for name, stream in (*((n, self._cameras[n]) for n in chosen), (JOINTS, self._joints)):
+            if stream.went_back:  # fit again; told once more, beside the observation
+                problems.setdefault(name, f'{stream.went_back}; its past was forgotten')
+                stream.went_back = ''
         if not problems:
             oldest = min(
                 *(frame.stamp for frame in chosen.values()),
@@ -418,6 +452,8 @@ class ObservationBuffer:
             )
         if now_ns - stamp <= self._max_age:
             return ''
+        if stream.went_back:
+            return f'{stream.went_back} (device clock reset?); its newest is {age:.3f} s old'
         limit = self._max_age / NANOSECONDS
         if received is not None and now_ns - received <= self._max_age:
             return (
@@ -529,6 +565,7 @@ class ObservationBuffer:
             if frame in stream.frames:
                 stream.frames.remove(frame)
             stream.refuse(f'a picture could not be used: {fault}')
+            self._version += 1  # what was chosen with it is chosen no more
         return False
 
     def _remark(self, stream: _Camera, frame: _Frame) -> str:
@@ -539,6 +576,9 @@ class ObservationBuffer:
                     stream.same_since = frame.stamp
                 stream.last_decoded, stream.same_until = frame.decoded, frame.stamp
             seconds = (stream.same_until - stream.same_since) / NANOSECONDS
+            repeats = stream.repeats
+        if repeats >= REPEATS_REMARKED:
+            return f'frozen? the same stamp came {repeats + 1} times in a row'
         if seconds < SAME_PICTURE_S:
             return ''
         return f'frozen? the picture has been the same for {seconds:.1f} s, to the last byte'
