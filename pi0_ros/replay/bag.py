@@ -446,7 +446,7 @@ def _unpack_chunk(content, cut: bool) -> memoryview:
     _, _, size, _ = struct.unpack_from('<QQQI', content)
     compression, at = _string(content, 28)
     (length,) = struct.unpack_from('<Q', content, at)
-    data = content[at + 8 : at + 8 + length]
+    data = memoryview(content)[at + 8 : at + 8 + length]
     try:
         if compression == 'zstd':
             data = _zstd_module().ZstdDecompressor().decompress(data)

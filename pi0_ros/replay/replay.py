@@ -70,7 +70,7 @@ TRAJECTORY = 'trajectory_msgs/msg/JointTrajectory'
 TIME_BASE_S = 1.0
 """Stamps this far from the times of reception are another clock (simulated time), not latency."""
 
-PROBE_MESSAGES = 60
+PROBE_MESSAGES = 20
 """Messages a topic from which the offset between the two is measured (its median)."""
 
 START_DISTANCE = 0.1
@@ -388,7 +388,7 @@ class _Run:
             stamp = header_stamp(data)
             if stamp > 0:
                 offsets.setdefault(topic, []).append(stamp - received)
-            if min(counts.values()) >= PROBE_MESSAGES or sum(counts.values()) > 2000:
+            if min(counts.values()) >= PROBE_MESSAGES or sum(counts.values()) > 1000:
                 break
         if base is None:
             raise BagError(f'{self.bag.path}: no message could be read before the file ends')
