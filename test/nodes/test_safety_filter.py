@@ -60,13 +60,17 @@ def fresh(room):
             process.wait(10.0)
     room.frozen.clear()
     room.silent.clear()
-    room.follow = True
+    room.follow = False
     room.stop()
     wait_for(lambda: room.state == 'stopped', 5.0, 'stopped')
-    room.measured = START.copy()
+    room.measured = START.copy()  # moved by hand
     wait_for(lambda: room.reset().success, 5.0, 'a reset')
     room.wait_for_state('ready')
+    wait_for(
+        lambda: not room.received or time.monotonic() - room.received[-1][0] > 0.1, 5.0, 'silence'
+    )
     room.received.clear()
+    room.follow = True
     return room
 
 
