@@ -11,6 +11,7 @@ Message bytes are decoded by rosbags' types; no message package is needed.
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 import sqlite3
@@ -52,7 +53,8 @@ class Bag:
     An open bag; made by :func:`open_bag`.
 
     ``notes``: what was odd but readable. ``incomplete``: why the end is missing, '' if it is not
-    (for mcap known when all messages were read).
+    (for mcap known when all messages were read). ``parameters``: node -> parameters, where
+    ``pi0_ros record`` or the demo kept them.
     """
 
     path: Path
@@ -62,6 +64,7 @@ class Bag:
     incomplete: str = ''
     start_ns: int | None = None
     end_ns: int | None = None
+    parameters: dict = field(default_factory=dict)
     read_bytes: int = 0
     total_bytes: int = 0
 
@@ -104,6 +107,7 @@ def open_bag(path) -> Iterator[Bag]:
         for file in _storage_files(path, metadata, bag):
             bag.files.append(_prepare(file, Path(scratch)))
         bag.total_bytes = sum(file.stat().st_size for file in bag.files)
+        bag.parameters = _parameters(metadata)
         for entry in metadata.get('topics_with_message_count') or []:
             topic = entry.get('topic_metadata', {}) if isinstance(entry, dict) else {}
             _check_serialization(
@@ -160,6 +164,14 @@ def _metadata(path: Path, bag: Bag) -> dict:
     except (yaml.YAMLError, KeyError, TypeError) as error:
         bag.notes.append(f'{file}: not readable ({type(error).__name__}); ignored')
         return {}
+
+
+def _parameters(metadata: dict) -> dict:
+    try:
+        parameters = json.loads(metadata['custom_data']['parameters'])
+    except (KeyError, TypeError, ValueError):
+        return {}
+    return parameters if isinstance(parameters, dict) else {}
 
 
 def _storage_files(path: Path, metadata: dict, bag: Bag) -> list[Path]:

@@ -137,7 +137,8 @@ def replay(
     :param policy: object with ``predict(observation, noise=None) -> [chunk, dof]``; None replays
         the recorded motion.
     :param robot: RobotSpec, or its name or path.
-    :param prompt: instruction; '' takes the bag's last ``prompt`` message before each inference.
+    :param prompt: instruction; '' takes the bag's last ``prompt`` message before each inference,
+        before the first one the parameter of the policy_node that was recorded.
     :param stride: rows of the policy's rate between inferences.
     :param start: seconds from the bag's first message, and ``end``.
     :param cameras: camera name -> topic of the bag, where it is not the robot's own.
@@ -332,7 +333,7 @@ class _Run:
         self.states = Series(robot.state_names, window, o.max_age)
         self.actions = Series(robot.joint_names, window, o.max_age)
         self.state_errors, self.action_errors = ChunkErrors(robot.dof), ChunkErrors(robot.dof)
-        self.prompt, self.prompts = o.prompt, []
+        self.prompt, self.prompts = o.prompt or recorded_prompt(bag), []
         self.started = False
         self.resolved: dict[tuple, list[str]] = {}
         self.damaged = 0
@@ -909,6 +910,14 @@ class _Options:
     latency: float
     max_age: float
     max_skew: float
+
+
+def recorded_prompt(bag: Bag) -> str:
+    """Return the prompt parameter of the recorded policy_node; '' when it is unknown."""
+    for node, parameters in bag.parameters.items():
+        if node.split('/')[-1] == 'policy_node' and isinstance(parameters, dict):
+            return str(parameters.get('prompt', ''))
+    return ''
 
 
 def letterbox(image: np.ndarray, size: int = PREVIEW_SIZE) -> np.ndarray:
