@@ -688,7 +688,8 @@ class PolicyNode(ManagedNode):
         if not callable(factory):
             raise Pi0RosError(f"policy '{text}': {module_name} has no factory '{factory_name}'")
         policy = factory(dict(self._given))
-        self._guidable = 'guidance' in inspect.signature(policy.predict).parameters
+        predict = getattr(policy, 'predict', None)
+        self._guidable = callable(predict) and 'guidance' in inspect.signature(predict).parameters
         if self._executor.stitcher.wants_guidance:
             self._need_guidable()
         return policy
