@@ -216,7 +216,7 @@ class Motion:
         self._jerk_n = 0
         self.hits: dict[tuple[str, str], dict] = {}
         self.events: list[dict] = []
-        self.trace: list[tuple[float, list[float], list[float]]] = []
+        self.trace: list[tuple[float, list, list, tuple]] = []  # s, raw, sent, joints limited
 
     def add(self, time_s: float, setpoint, target: np.ndarray, command, report) -> None:
         self.ticks += 1
@@ -242,7 +242,8 @@ class Motion:
         if report.rejected:
             self._hit(time_s, '', 'rejected', float('nan'), float('nan'))
         if len(self.trace) < self.KEPT_SETPOINTS:
-            self.trace.append((time_s, target.tolist(), command.tolist()))
+            limited = tuple(hit.joint for hit in report.limited)
+            self.trace.append((time_s, target.tolist(), command.tolist(), limited))
 
     def _hit(self, time_s, joint, bound, requested, sent) -> None:
         amount = abs(requested - sent)

@@ -186,18 +186,17 @@ def _rollout(result) -> str:
     if len(trace) < 2:
         return ''
     every = max(len(trace) // PLOT_POINTS, 1)
-    times = np.array([t for t, _, _ in trace[::every]])
-    raw = np.array([r for _, r, _ in trace[::every]])
-    sent = np.array([c for _, _, c in trace[::every]])
-    hits = result.summary['motion']['events']
+    times = np.array([t for t, _, _, _ in trace[::every]])
+    raw = np.array([r for _, r, _, _ in trace[::every]])
+    sent = np.array([c for _, _, c, _ in trace[::every]])
     plots = []
     for i, name in enumerate(result.summary['joints']):
-        marks = [e['time_s'] for e in hits if e['joint'] == name]
+        marks = [t for t, _, _, limited in trace if name in limited]
         plots.append(_plot(name, times, [(raw[:, i], 'raw'), (sent[:, i], 'sent')], marks))
     return (
         '<section><h2>Open-loop rollout</h2><p>Setpoints of the policy (<b class="raw">raw</b>) '
         'and what the safety filter would send (<b class="sent">filtered</b>), command units over '
-        f'seconds; red: limited.</p><div class="grid">{"".join(plots)}</div></section>'
+        f'seconds; red ticks: limited.</p><div class="grid">{"".join(plots)}</div></section>'
     )
 
 
@@ -219,9 +218,8 @@ def _plot(title: str, x: np.ndarray, curves, marks=()) -> str:
     for y, css in curves:
         points = ' '.join('{:.1f},{:.1f}'.format(*at(t, v)) for t, v in zip(x, y))
         paths += f'<polyline class="{css}" points="{points}"/>'
-    for t in marks[:100]:
-        px = at(t, low)[0]
-        paths += f'<line class="hit" x1="{px:.1f}" x2="{px:.1f}" y1="{top}" y2="{height - 20}"/>'
+    for px in sorted({round(at(t, low)[0]) for t in marks}):
+        paths += f'<line class="hit" x1="{px}" x2="{px}" y1="{height - 26}" y2="{height - 20}"/>'
     return (
         f'<figure><svg viewBox="0 0 {width} {height}" role="img"><title>{html.escape(title)}'
         f'</title><text x="2" y="{top + 8}">{high:.2f}</text><text x="2" y="{height - 22}">'

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 
 import pytest
 import yaml
@@ -185,3 +187,21 @@ def test_single_sample_is_no_trajectory(shared_dir, tmp_path, capsys):
     topic = '/one_shot/joint_state'
     assert recorded(shared_dir, tmp_path, 'jinbeizame_array_msgs', topic, names) == 2
     assert '1 message' in capsys.readouterr().err
+
+
+BROWSER = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), '')
+
+
+@pytest.mark.skipif(not BROWSER, reason='no Chromium installed')
+def test_report_works_in_a_browser_without_network(tmp_path, bag):
+    out = tmp_path / 'out'
+    main(['replay', str(bag), *POLICY, '--out', str(out)])
+    page = subprocess.run(
+        [BROWSER, '--headless', '--no-sandbox', '--disable-gpu', f'--user-data-dir={tmp_path}/p',
+         '--dump-dom', (out / 'report.html').as_uri()],
+        capture_output=True, text=True, timeout=60, check=True,
+    ).stdout  # fmt: skip
+    assert re.search(r'<output id="moment">[\d.]+ s, chunk \d+</output>', page)
+    shown = page.split('id="chunk"')[1].split('</section>')[0]
+    assert shown.count('<figcaption>') == ROBOT.dof
+    assert len(re.findall(r'<polyline class="sent" points="[\d., -]+"', shown)) == ROBOT.dof
