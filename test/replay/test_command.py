@@ -189,7 +189,8 @@ def test_single_sample_is_no_trajectory(shared_dir, tmp_path, capsys):
     assert '1 message' in capsys.readouterr().err
 
 
-BROWSER = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), '')
+BROWSERS = ('chromium', 'chromium-browser', 'google-chrome')
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), '')
 
 
 @pytest.mark.skipif(not BROWSER, reason='no Chromium installed')
