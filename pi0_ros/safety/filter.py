@@ -297,13 +297,18 @@ def _releasable(velocity: float, step: float, period: float) -> float:
 
 def _brake(joint: _Joint, v: float, a: float, period: float) -> float:
     """Return the acceleration of the next step of the shortest stop."""
-    if abs(v) <= REST_VELOCITY:
-        wanted = 0.0
+    step = joint.jerk_step
+    if -REST_VELOCITY <= v <= REST_VELOCITY:
+        wanted = -v / period
     else:
-        wanted = min(_releasable(abs(v), joint.jerk_step, period), joint.a_max)
+        wanted = _releasable(v if v > 0.0 else -v, step, period)
+        if wanted > joint.a_max:
+            wanted = joint.a_max
         if v > 0.0:
             wanted = -wanted
-    return min(max(wanted, a - joint.jerk_step), a + joint.jerk_step)
+    if wanted < a - step:
+        return a - step
+    return wanted if wanted < a + step else a + step
 
 
 def _stop(joint: _Joint, p: float, v: float, a: float, period: float):
@@ -375,8 +380,9 @@ def _advance(joint: _Joint, target: float, speed: float, on_target: bool, period
             if _fits(joint, a, period):
                 _arrive(joint, target, period)
                 return bound
-    # Out of reach in one step: close in at a speed from which stopping on it is possible.
-    gap = target - joint.p
+    # Out of reach in one step: close in at a speed from which stopping on it is possible, as seen
+    # from the target, which was ``speed * period`` short of here when the command was at ``p``.
+    gap = target - speed * period - joint.p
     lead = period + 0.5 * joint.a_max / joint.jerk
     closing = joint.a_max * (math.sqrt(lead * lead + 2.0 * abs(gap) / joint.a_max) - lead)
     v = min(max(speed, -joint.v_max), joint.v_max) + math.copysign(closing, gap)
@@ -425,9 +431,11 @@ def _without_overshoot(joint: _Joint, wanted: float, gap: float, speed: float, p
         _, low, high = _stop(joint, v * period - gap, v, a, period)
         return (high if ahead > 0.0 else -low) > NOTICEABLE
 
+    safe = _brake(joint, relative, joint.a, period)
+    if (wanted - safe) * ahead <= 0.0:  # braking harder than to a stop would turn back
+        return safe
     if not passes(wanted):
         return wanted
-    safe = _brake(joint, relative, joint.a, period)
     low, high = 0.0, 1.0
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
