@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,8 +43,7 @@ _BRAKE_TICKS = 100_000  # a brake that takes longer is no brake: refused in the 
 _BISECTIONS = 4  # between braking and what is wanted, where the position limit is near
 
 
-@dataclass(frozen=True)
-class LimitedJoint:
+class LimitedJoint(NamedTuple):
     """One joint whose target was not sent: which bound, asked for, sent, and the difference."""
 
     joint: str
@@ -87,6 +87,7 @@ class _Joint:
     a_max: float
     jerk_step: float  # largest change of the acceleration in one period
     jerk: float
+    delay: float  # an upper bound of the time until full deceleration, two periods more
     continuous: bool
     squeeze: float
     p: float = math.nan
@@ -127,6 +128,7 @@ class SafetyFilter:
                 a_max=keep * float(limits.acceleration[i]),
                 jerk=keep * float(limits.jerk[i]),
                 jerk_step=keep * float(limits.jerk[i]) * self.period,
+                delay=2.0 * (float(limits.acceleration[i] / limits.jerk[i]) + self.period),
                 continuous=bool(limits.continuous[i]),
                 squeeze=float(squeeze.get(name, math.inf)),
             )
@@ -330,9 +332,9 @@ def _stop(joint: _Joint, p: float, v: float, a: float, period: float):
 def _fits(joint: _Joint, a: float, period: float) -> bool:
     """Tell whether a step's velocity is legal and braking after it stays between the limits."""
     v = joint.v + a * period
-    speed = abs(v)
+    speed = v if v >= 0.0 else -v
     if a * v > 0.0:
-        speed += _release(abs(a), joint.jerk_step, period)
+        speed += _release(a if a > 0.0 else -a, joint.jerk_step, period)
     if speed > joint.v_max:
         return False
     if joint.continuous:
@@ -340,7 +342,7 @@ def _fits(joint: _Joint, a: float, period: float) -> bool:
     p = joint.p + v * period
     # Most steps are far from the limits: an upper bound of the stopping distance settles them.
     peak = speed + 0.5 * a * a / joint.jerk
-    reach = peak * (peak / joint.a_max + 2.0 * joint.a_max / joint.jerk + 2.0 * period)
+    reach = peak * (peak / joint.a_max + joint.delay)
     if joint.low_now <= p - reach and p + reach <= joint.high_now:
         return True
     if not joint.low_now <= p <= joint.high_now:
@@ -355,52 +357,62 @@ def _move(joint: _Joint, a: float, period: float) -> None:
 
 def _arrive(joint: _Joint, p: float, period: float) -> None:
     """Take a new position; velocity and acceleration are those of the numbers really sent."""
-    if not joint.continuous:
-        p = min(max(p, joint.low_now), joint.high_now)  # rounding alone
+    if not joint.continuous:  # rounding alone
+        if p < joint.low_now:
+            p = joint.low_now
+        elif p > joint.high_now:
+            p = joint.high_now
     v = (p - joint.p) / period
     joint.a = (v - joint.v) / period
     joint.p, joint.v = p, v
-    joint.low_now = min(joint.low, max(joint.low_now, p))
-    joint.high_now = max(joint.high, min(joint.high_now, p))
+    if joint.low_now < joint.low:
+        joint.low_now = min(joint.low, p)
+    if joint.high_now > joint.high:
+        joint.high_now = max(joint.high, p)
 
 
 def _advance(joint: _Joint, target: float, speed: float, on_target: bool, period: float) -> str:
     """Move one joint one period towards a target; return the bound that held it back, or ''."""
     bound = ''
-    if not joint.continuous and not joint.low_now <= target <= joint.high_now:
-        target = min(max(target, joint.low_now), joint.high_now)
+    if not joint.low_now <= target <= joint.high_now and not joint.continuous:
+        target = joint.low_now if target < joint.low_now else joint.high_now
         speed, bound = 0.0, 'position'
     v = (target - joint.p) / period
     a = (v - joint.v) / period
-    step = joint.jerk_step
-    if abs(a) <= joint.a_max and abs(a - joint.a) <= step:
+    step, top, fastest = joint.jerk_step, joint.a_max, joint.v_max
+    if -top <= a <= top and -step <= a - joint.a <= step:
         # A target that was caught up with must also be one to stay on, else it is overshot.
         stay = (speed - v) / period
-        if on_target or (abs(stay) <= joint.a_max and abs(stay - a) <= step):
+        if on_target or (-top <= stay <= top and -step <= stay - a <= step):
             if _fits(joint, a, period):
                 _arrive(joint, target, period)
                 return bound
     # Out of reach in one step: close in at a speed from which stopping on it is possible, as seen
     # from the target, which was ``speed * period`` short of here when the command was at ``p``.
     gap = target - speed * period - joint.p
-    lead = period + 0.5 * joint.a_max / joint.jerk
-    closing = joint.a_max * (math.sqrt(lead * lead + 2.0 * abs(gap) / joint.a_max) - lead)
-    v = min(max(speed, -joint.v_max), joint.v_max) + math.copysign(closing, gap)
+    lead = period + 0.5 * top / joint.jerk
+    closing = top * (math.sqrt(lead * lead + 2.0 * abs(gap) / top) - lead)
+    v = fastest if speed > fastest else max(speed, -fastest)
+    v += closing if gap >= 0.0 else -closing
     reason = ''
-    if abs(v) > joint.v_max:
-        v, reason = math.copysign(joint.v_max, v), 'velocity'
-    wanted = (v - joint.v) / period
-    lowest, highest = max(joint.a - step, -joint.a_max), min(joint.a + step, joint.a_max)
-    a = min(max(wanted, lowest), highest)
-    if a != wanted:
-        reason = 'jerk' if abs(a) < joint.a_max else 'acceleration'
+    if not -fastest <= v <= fastest:
+        v, reason = (fastest if v > 0.0 else -fastest), 'velocity'
+    a = (v - joint.v) / period
+    lowest, highest = joint.a - step, joint.a + step
+    lowest, highest = (lowest if lowest > -top else -top), (highest if highest < top else top)
+    if not lowest <= a <= highest:
+        a = lowest if a < lowest else highest
+        reason = 'jerk' if -top < a < top else 'acceleration'
     # never accelerate past the point from which the velocity limit can still be kept
-    fastest = _releasable(joint.v_max - joint.v, step, period)
-    slowest = -_releasable(joint.v_max + joint.v, step, period)
-    if not slowest <= a <= fastest:
-        a = min(max(a, slowest, lowest), max(fastest, lowest), highest)
-        reason = 'velocity'
-    if step < 2.0 * joint.a_max:  # with less jerk than that, deceleration has to begin earlier
+    if a > 0.0:
+        most = _releasable(fastest - joint.v, step, period)
+        if a > most:
+            a, reason = (most if most > lowest else lowest), 'velocity'
+    elif a < 0.0:
+        most = -_releasable(fastest + joint.v, step, period)
+        if a < most:
+            a, reason = (most if most < highest else highest), 'velocity'
+    if step < 2.0 * top:  # with less jerk than that, deceleration has to begin earlier
         a = _without_overshoot(joint, a, gap, speed, period)
     if not _fits(joint, a, period):
         a, reason = _nearest_fit(joint, a, period), 'position'

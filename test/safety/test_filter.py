@@ -1,5 +1,5 @@
 # Copyright 2026 pi0_ros contributors. Licensed under the Apache License 2.0.
-"""The filter: any input, every limit kept, always able to stop, and no lag where none is needed."""
+"""The filter: any input, every limit kept, always able to stop, no lag where none is needed."""
 
 import math
 
