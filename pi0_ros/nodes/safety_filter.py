@@ -466,7 +466,7 @@ class SafetyFilterNode(ManagedNode):
             if fault:
                 self._supervisor.reject_setpoint(now, fault)
             else:
-                fault = self._supervisor.on_setpoint(now, due or None, position, clock_now)
+                fault = self._supervisor.on_setpoint(now, due or None, position)
         if fault:
             self._complain('setpoints', f'setpoint refused: {fault}')
 

@@ -25,8 +25,8 @@ In short::
         # tracking_error: one number or one per joint, math.inf switches a joint's check off
         # distance(command [dof]) -> metres of clearance (or (metres, 'what to what'))
     supervisor.on_measured(now, positions) -> '' or why it was refused
-    supervisor.on_setpoint(now, due_s, positions, clock_now=None) -> '' or why it was refused
-        # due_s and clock_now: the SENDER's kind of time (ROS time, s); due_s 0, None: unstamped
+    supervisor.on_setpoint(now, due_s, positions) -> '' or why it was refused
+        # due_s: in the SENDER's time (ROS time, s); 0 or None: unstamped, due on arrival
     supervisor.reject_setpoint(now, reason)    # the node found it unusable (names, length)
     supervisor.enable(now) / disable(now) / stop(now, reason) / reset(now) -> (accepted, message)
     supervisor.motor_error(now, text)          # stops and latches

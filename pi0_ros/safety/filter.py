@@ -208,8 +208,8 @@ class SafetyFilter:
 
         :param target: float [dof], where to be one period from now.
         :param measured: float [dof], used by squeeze limits alone.
-        :param velocity: float [dof] of the target, for one that runs away from the command; None:
-            taken from the last two targets.
+        :param velocity: float [dof] of the target, for one that runs away from the command; None
+            (or not all finite): taken from the last two targets.
         :return: the command, float64 [dof], and what was done to the target.
         :raises Pi0RosError: before the first :meth:`reset`.
         """
@@ -223,8 +223,8 @@ class SafetyFilter:
         else:
             targets = np.asarray(target, dtype=np.float64).tolist()
             velocities = None
-            if velocity is not None:
-                velocities = np.nan_to_num(np.asarray(velocity, dtype=np.float64)).tolist()
+            if velocity is not None and self._fault(velocity) == '':
+                velocities = np.asarray(velocity, dtype=np.float64).tolist()
         readings = None
         if measured is not None and self._fault(measured) == '':
             readings = np.asarray(measured, dtype=np.float64).tolist()
@@ -389,11 +389,12 @@ def _advance(joint: _Joint, target: float, speed: float, on_target: bool, period
                 return bound
     # Out of reach in one step: close in at a speed from which stopping on it is possible, as seen
     # from the target, which was ``speed * period`` short of here when the command was at ``p``.
+    if not -fastest <= speed <= fastest:
+        speed = fastest if speed > 0.0 else -fastest
     gap = target - speed * period - joint.p
     lead = period + 0.5 * top / joint.jerk
     closing = top * (math.sqrt(lead * lead + 2.0 * abs(gap) / top) - lead)
-    v = fastest if speed > fastest else max(speed, -fastest)
-    v += closing if gap >= 0.0 else -closing
+    v = speed + (closing if gap >= 0.0 else -closing)
     reason = ''
     if not -fastest <= v <= fastest:
         v, reason = (fastest if v > 0.0 else -fastest), 'velocity'

@@ -67,11 +67,12 @@ class Playout:
         self._offset = math.nan  # own time of playing minus due time
         self._moved = math.nan  # when the offset was last moved
 
-    def add(self, now: float, due: float | None, position: np.ndarray) -> None:
+    def add(self, now: float, due: float | None, position: np.ndarray) -> bool:
         """
         Queue a setpoint.
 
         :param due: when it is due, in the SENDER's seconds; None: unstamped, due on arrival.
+        :return: whether it is newer than all before it.
         """
         if due is None:
             # As if sent with the usual lead: an unstamped sender is played at its own pace.
@@ -89,21 +90,22 @@ class Playout:
         if self._dues and due <= self._dues[-1]:
             if due in self._dues:
                 self.counters['duplicate'] += 1
-                return
+                return False
             self.counters['out of order'] += 1
             if due + self._offset <= now:
-                return
+                return False
             place = bisect.bisect_left(self._dues, due)
             dues, positions = list(self._dues), list(self._positions)
             dues.insert(place, due)
             positions.insert(place, position)
             self._dues = deque(dues, maxlen=QUEUE_LENGTH)
             self._positions = deque(positions, maxlen=QUEUE_LENGTH)
-            return
+            return False
         if due + self._offset < now:
             self.counters['late'] += 1
         self._dues.append(due)
         self._positions.append(position)
+        return True
 
     def sample(self, now: float) -> Sample | None:
         """Return where to be at ``now``; None before the first setpoint is due."""

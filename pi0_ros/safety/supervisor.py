@@ -184,12 +184,11 @@ class SafetySupervisor:
         self._steady_count += 1
         return ''
 
-    def on_setpoint(self, now: float, due_s, positions, clock_now: float | None = None) -> str:
+    def on_setpoint(self, now: float, due_s, positions) -> str:
         """
         Take a setpoint, float [dof] in command units; return why it was refused, or ''.
 
         :param due_s: when it is due in the sender's seconds; 0 or None: unstamped.
-        :param clock_now: the same kind of time here; a due time long past is a stale command.
         """
         position = np.array(positions, dtype=np.float64)
         if position.shape != (self.limits.dof,) or not np.isfinite(position).all():
@@ -197,9 +196,9 @@ class SafetySupervisor:
             self.reject_setpoint(now, fault)
             return fault
         self._rejected = 0
-        self._setpoint_at = now
         self.counters['setpoints'] += 1
-        self._playout.add(now, due_s or None, position)
+        if self._playout.add(now, due_s or None, position):
+            self._setpoint_at = now  # one sent again is no sign of life
         return ''
 
     def reject_setpoint(self, now: float, reason: str) -> None:
