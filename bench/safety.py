@@ -74,7 +74,7 @@ def into_limits(rng, limits, start, n, period=0.02):
     """Full speed at a position limit and beyond, then back, then the other."""
     t = period * np.arange(n)[:, None]
     reach = 1.2 * (limits.upper - limits.lower)
-    phase = t * limits.velocity * rng.uniform(0.8, 1.5, limits.dof) / reach
+    phase = t * limits.velocity * rng.uniform(0.2, 0.6, limits.dof) / reach  # folded: twice that
     triangle = 2.0 * np.abs(np.mod(phase, 1.0) - 0.5)
     return 0.5 * (limits.lower + limits.upper) + reach * (triangle - 0.5)
 
