@@ -37,7 +37,7 @@ test: venv
 
 lint: venv
 	$(PY) -m ruff check .
-	$(PY) -m flake8 --isolated --max-line-length 99 --select E,F,W --ignore E203,W503 pi0_ros test launch setup.py bench
+	$(PY) -m flake8 --isolated --max-line-length 99 --select E,F,W --ignore E203,W503,E402 pi0_ros test launch setup.py bench
 
 bench: venv
 	$(PY) bench/inference.py

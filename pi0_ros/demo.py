@@ -395,7 +395,6 @@ def _progress(console, seconds: float, robot: RobotSpec):
     from rich.live import Live
     from rich.text import Text
 
-
     def line(phase, observer, elapsed, factor) -> str:
         c = observer.counters
         parts = [f'{phase:8s}']
@@ -530,4 +529,3 @@ def _print_summary(console, summary: dict, out: Path) -> None:
         console.print(RANDOM_WEIGHTS, style='italic', soft_wrap=True)
     written = [n for n in ('bag', 'top.gif', 'joints.png', 'summary.json') if (out / n).exists()]
     console.print(f'written to {out}/: {", ".join(written)}', markup=False, soft_wrap=True)
-

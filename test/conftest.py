@@ -30,7 +30,7 @@ def shared_dir() -> Path:
     given = os.environ.get('PI0_ROS_REFERENCE_DATA')
     folder = Path(given) if given else Path(__file__).resolve().parents[2] / 'shared'
     if not folder.is_dir():
-        pytest.skip('reference data not present (set PI0_ROS_REFERENCE_DATA to check against them)')
+        pytest.skip('reference data not present (PI0_ROS_REFERENCE_DATA says where they are)')
     return folder
 
 

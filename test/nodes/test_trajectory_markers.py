@@ -148,5 +148,3 @@ def test_quaternions_turn_vectors_as_their_matrices_do():
         u = np.array([x, y, z])
         turned = v + 2 * w * np.cross(u, v) + 2 * np.cross(u, np.cross(u, v))
         assert np.allclose(turned, matrix @ v, atol=1e-9)
-
-
