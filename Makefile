@@ -33,7 +33,7 @@ demo: venv
 	$(PY) -m pi0_ros.cli demo
 
 test: venv
-	$(PY) -m pytest
+	$(PY) -m pytest $(ARGS)
 
 lint: venv
 	$(PY) -m ruff check .

@@ -72,7 +72,7 @@ setup(
         'pin>=2.7',
         'pyyaml>=5.4',
         'rich>=12',
-        'rosbags>=0.10.6',
+        'rosbags>=0.11',
         'ruckig>=0.14',
         'safetensors>=0.4.3',
         'sentencepiece>=0.2',
