@@ -72,7 +72,9 @@ class Listener:
             self.executor.spin_once(timeout_sec=0.05)
 
     def joints(self, arm=0):
-        message = self.received[self.robot.arms[arm].joint_states][-1]
+        messages = self.received[self.robot.arms[arm].joint_states]
+        self.wait(lambda: messages)
+        message = messages[-1]
         return dict(zip(message.name, message.position))
 
     def clear(self):
