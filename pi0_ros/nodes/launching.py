@@ -22,7 +22,8 @@ def declare(arguments) -> list[DeclareLaunchArgument]:
 
 def process_action(process, namespace: str = ''):
     """Return the action that starts one process; the death of a required one ends the launch."""
-    on_exit = [Shutdown(reason=f'{process.name} ended')] if process.required else []
+    # launch cannot take an empty list here
+    on_exit = Shutdown(reason=f'{process.name} ended') if process.required else None
     if not process.is_node:
         return ExecuteProcess(
             cmd=process.command(namespace), name=process.name, output='screen', on_exit=on_exit
