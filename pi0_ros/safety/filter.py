@@ -365,10 +365,11 @@ def _arrive(joint: _Joint, p: float, period: float) -> None:
     v = (p - joint.p) / period
     joint.a = (v - joint.v) / period
     joint.p, joint.v = p, v
-    if joint.low_now < joint.low:
-        joint.low_now = min(joint.low, p)
-    if joint.high_now > joint.high:
-        joint.high_now = max(joint.high, p)
+    # Begun outside: the way back in closes behind the joint, but for what a stop from here needs.
+    if joint.low_now < joint.low or joint.high_now > joint.high:
+        _, low, high = _stop(joint, p, v, joint.a, period)
+        joint.low_now = min(joint.low, max(joint.low_now, low))
+        joint.high_now = max(joint.high, min(joint.high_now, high))
 
 
 def _advance(joint: _Joint, target: float, speed: float, on_target: bool, period: float) -> str:
