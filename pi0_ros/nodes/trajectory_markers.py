@@ -4,11 +4,12 @@ Shows in RViz what the policy is about to do: ``action_chunk`` to markers and pa
 
 Namespaces of ``predicted_trajectory``, one set an arm: ``<arm>/path`` (blue now, yellow later; the
 executed part faded), ``<arm>/opening`` (the fingers, every few rows), ``<arm>/limits`` (red: a
-joint of this row is outside of its limits and will be held back), ``<arm>/seam`` (where the chunk
-took over), ``<arm>/raw`` and ``<arm>/sent`` (the last two seconds of what the policy asked for and
-of what the filter sent), and ``ghost``: the robot as it would stand at the end. Everything is in
-the root frame of the description, carries the observation's stamp and a lifetime, and is latched:
-a late RViz sees the last prediction, and nobody takes an old one for a new one.
+joint of this row is outside of its limits and drawn where the filter will hold it), ``<arm>/seam``
+(where the chunk took over), ``<arm>/raw`` and ``<arm>/sent`` (the last two seconds of what the
+policy asked for and of what the filter sent), and ``ghost``: the robot as it would stand at the
+end. Everything is in the root frame of the description, carries the observation's stamp and a
+lifetime, and is latched: a late RViz sees the last prediction, and nobody takes an old one for a
+new one.
 
 Also merges the arms' joint states into ``joint_states`` under the description's names, for
 robot_state_publisher.
@@ -62,6 +63,7 @@ FADED, FULL = 0.15, 1.0
 TRAIL_COLOURS = {'raw': (0.9, 0.3, 0.9), 'sent': (0.95, 0.95, 0.95)}
 GHOST_ALPHA = 0.25
 LINE_WIDTH = 0.006  # m
+ROUNDING = 1e-5  # rad or m; a float32 action on a bound is not outside of it
 
 
 class TrajectoryMarkers(ManagedNode):
@@ -213,11 +215,12 @@ class _Prediction:
              for p in message.points]
         )  # fmt: skip
         self._robot, self._kinematics = robot, kinematics
-        self._commands = robot.policy_to_command(rows)
+        asked = robot.policy_to_command(rows)
+        lower = [-np.inf if joint.continuous else joint.lower for joint in robot.joints]
+        upper = [np.inf if joint.continuous else joint.upper for joint in robot.joints]
+        self._commands = np.clip(asked, lower, upper)  # what the filter will let through
+        self._outside = np.abs(asked - self._commands) > ROUNDING
         self._poses: GripperPoses = kinematics.poses(self._commands)
-        lower = np.array([joint.lower for joint in robot.joints])
-        upper = np.array([joint.upper for joint in robot.joints])
-        self._outside = (self._commands < lower) | (self._commands > upper)
 
     def path(self, arm_name: str) -> Path:
         """Return one hand's path."""

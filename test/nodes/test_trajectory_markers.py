@@ -118,6 +118,33 @@ def test_executed_part_is_faded_and_rows_outside_limits_are_red(lab):
     assert by_ns['right/limits'].action == Marker.DELETE
 
 
+def test_b70_preview_shows_the_limited_pose_as_the_filter_will_send_it(lab):
+    _, node, _ = lab
+    actions = np.tile(START, (10, 1))
+    actions[:, 2] = 2.5
+    stamp = node.get_clock().now().nanoseconds
+    shown, path = show(lab, chunk_message(chunk(actions, stamp), ROBOT.joint_names),
+                       lambda m: any(x.ns == 'left/path' for x in m.markers))  # fmt: skip
+    actions[:, 2] = ROBOT.joints[2].upper
+    urdf = share_path('config/urdf/aloha.urdf').read_text()
+    expected = ForwardKinematics(urdf, ROBOT).chunk_poses(actions).positions[-1, 0]
+    line = next(m for m in shown.markers if m.ns == 'left/path').points[-1]
+    last = path.poses[-1].pose.position
+    assert np.allclose([line.x, line.y, line.z], expected, atol=1e-6)
+    assert np.allclose([last.x, last.y, last.z], expected, atol=1e-6)
+
+
+def test_a_gripper_commanded_to_its_end_stop_is_no_limit_hit(lab):
+    _, node, _ = lab
+    actions = np.tile(START, (10, 1))
+    actions[:5, 6], actions[5:, 6] = 0.0, 1.0
+    stamp = node.get_clock().now().nanoseconds
+    shown, _ = show(lab, chunk_message(chunk(actions, stamp), ROBOT.joint_names),
+                    lambda m: any(x.ns == 'left/path' for x in m.markers))  # fmt: skip
+    limits = next(m for m in shown.markers if m.ns == 'left/limits')
+    assert limits.action == Marker.DELETE and not limits.points
+
+
 def test_a_chunk_of_another_robot_is_named_and_not_drawn(lab):
     markers, node, executor = lab
     publisher = node.create_publisher(JointTrajectory, 'action_chunk', 5)
