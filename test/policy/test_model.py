@@ -246,6 +246,22 @@ def test_rows_of_a_ragged_batch_equal_single_calls(kind):
 
 @pytest.mark.parametrize('kind', ['pi0', 'pi05'])
 @pytest.mark.parametrize('groups', [1, 2])
+def test_folded_queries_equal_spread_ones(kind, groups, monkeypatch):
+    dims = tiny_config().dims
+    dims['text']['kv_heads'] = dims['expert']['kv_heads'] = groups
+    config = tiny_config(kind=kind, dims=dims)
+    model = Pi0Model.random(config, seed=3)
+    data = random_inputs(config, batch=2)
+    data['token_masks'][0, 3:] = False
+    results = []
+    for fold_from in (1, 10**6):
+        monkeypatch.setattr('pi0_ros.policy.model.FOLD_FROM', fold_from)
+        results.append(model.sample_actions(*pick(data), noise=data['noise']))
+    assert gap(*results) < 1e-5
+
+
+@pytest.mark.parametrize('kind', ['pi0', 'pi05'])
+@pytest.mark.parametrize('groups', [1, 2])
 def test_fused_attention_equals_the_written_out_one(kind, groups):
     dims = tiny_config().dims
     dims['text']['kv_heads'] = dims['expert']['kv_heads'] = groups
