@@ -48,7 +48,7 @@ REJECTED_IN_A_ROW = 5
 """Unusable setpoints after which the source no longer counts as sane, and is braked for."""
 
 SETTLED = 0.02
-"""Distance (rad) to the target at which ramping in is over."""
+"""Distance (rad) to its target at which a joint has met it, and ramping in ends for it."""
 
 
 class State(str, enum.Enum):
@@ -345,16 +345,27 @@ class SafetySupervisor:
                 self._approaching = True
                 self._reason = f'{far}; approaching at {self._start_speed:g} per s'
                 self._say(self._reason)
-            elif not self._approaching or farthest <= SETTLED:
+            if not self._approaching or self._all_met(target - self._filter.command):
                 self._go(State.ACTIVE, '')
         if self.state is State.RAMPING_IN:
             step = self._start_speed * self._period
             here = self._filter.command
-            # Grippers have no part in the gate; their own limits hold.
-            slow = here + np.clip(target - here, -step, step)
-            target = np.where(self._gated, slow, target)
-            velocity = None
+            slow = np.clip(target - here, -step, step)
+            target = np.where(self._met, target, here + slow)
+            velocity = np.where(self._met, velocity, slow / self._period)
         return self._step_clear_of_obstacles(target, velocity)
+
+    def _all_met(self, gap: np.ndarray) -> bool:
+        """
+        Release the joints whose command has met its target; return whether all have.
+
+        Met: near it, or on its other side since the last tick, for targets that jitter. A leap to
+        far on the other side is no meeting: it would be followed at full speed.
+        """
+        crossed = (gap * self._gap < 0.0) & (np.abs(gap) <= self._start_distance)
+        self._met = self._met | crossed | (np.abs(gap) <= SETTLED)
+        self._gap = gap
+        return bool(self._met.all())
 
     def _step_clear_of_obstacles(self, target, velocity):
         """Step towards the target, unless the arms would then come to rest too near."""
@@ -411,8 +422,14 @@ class SafetySupervisor:
         self._steady_count = 0
         self._steady_since: float | None = None
         self._astray_since: float | None = None
+        self._close_gate()
+
+    def _close_gate(self) -> None:
         self._approaching = False
         self._blocked = False
+        # Joints that are let through; grippers have no part in the gate, their own limits hold.
+        self._met = ~self._gated
+        self._gap = np.zeros(self.limits.dof)  # from command to target, one tick ago
 
     def _refuse_pose(self, reason: str) -> str:
         self.counters['poses rejected'] += 1
@@ -444,8 +461,7 @@ class SafetySupervisor:
         if not near:
             self._filter.reset(self._pose)
         self._commanded = True
-        self._approaching = False
-        self._blocked = False
+        self._close_gate()
         self._astray_since = None
         self._playout.flush()
         self._setpoint_at = -math.inf

@@ -157,6 +157,59 @@ def test_far_first_target_is_approached_at_the_set_speed_from_the_measured_pose(
     assert any('waist is 0.500' in event for event in lab.events)
 
 
+def ramping_in_to(target) -> Lab:
+    """Open the gate for a first target, float [3]."""
+    lab = Lab()
+    lab.until(State.READY)
+    lab.supervisor.enable(lab.now)
+    lab.sending, lab.target = True, np.array(target)
+    for _ in range(20):
+        if any('approaching' in event for event in lab.tick().events):
+            return lab
+    raise AssertionError('no approach began')
+
+
+@pytest.mark.parametrize('jitter', [0.025, 0.045])
+def test_approach_of_jittering_targets_ends(jitter):
+    goal = POSE + [0.2, -0.3, 0.0]
+    lab = ramping_in_to(goal)
+    for k in range(250):  # one is near when the other is far: never both at once
+        side = jitter if k % 2 else -jitter
+        lab.target = goal + [side, side, 0.0]
+        if lab.tick().state is State.ACTIVE:
+            break
+    assert lab.supervisor.state is State.ACTIVE
+    lab.assert_no_step()
+
+
+def test_joint_that_met_its_target_is_released_while_another_still_approaches():
+    lab = ramping_in_to(POSE + [0.0, -0.4, 0.0])
+    lab.tick(10)
+    for _ in range(30):
+        lab.target = lab.target + [0.5 * PERIOD, 0.0, 0.0]
+        assert lab.tick().state is State.RAMPING_IN
+    waist, elbow, _ = np.diff(lab.commands[-20:], axis=0).T / PERIOD
+    np.testing.assert_allclose(waist[5:], 0.5, atol=0.01)
+    np.testing.assert_allclose(elbow, -0.1, atol=1e-6)
+
+
+def test_joint_whose_target_passed_its_command_by_is_released():
+    lab = ramping_in_to(POSE + [0.05, -0.4, 0.0])
+    lab.target = POSE + [-0.05, -0.4, 0.0]
+    lab.tick(10)
+    assert lab.supervisor.state is State.RAMPING_IN
+    np.testing.assert_allclose(lab.commands[-1][0], lab.target[0], atol=1e-6)
+
+
+def test_leap_across_the_command_does_not_release_a_joint():
+    lab = ramping_in_to(POSE + [0.5, 0.0, 0.0])
+    lab.tick(10)
+    lab.target = POSE - [0.5, 0.0, 0.0]
+    for _ in range(50):
+        assert lab.tick().state is State.RAMPING_IN
+    assert np.abs(np.diff(lab.commands, axis=0)).max() <= 0.1 * PERIOD + 1e-9
+
+
 def test_far_first_target_is_refused_where_so_configured():
     lab = Lab(start='refuse')
     lab.until(State.READY)
