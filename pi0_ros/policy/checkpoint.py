@@ -126,6 +126,12 @@ def read_checkpoint(folder: Path, asset_id: str | None = None) -> CheckpointInfo
             f'{folder} has processor files but no config.json; it is not complete'
             f'{_policy_hint(folder)}'
         )
+    if (folder / 'meta' / 'info.json').is_file():
+        version = _json(folder / 'meta' / 'info.json').get('codebase_version', 'of some version')
+        raise CheckpointError(
+            f'{folder} is a LeRobot data set ({version}), no pi0 checkpoint; give the folder of a '
+            'policy trained on it'
+        )
     if not _has_weights(folder):
         raise CheckpointError(
             f'{folder} holds no pi0 checkpoint: neither config.json nor model.safetensors'
@@ -158,19 +164,20 @@ def _own(folder: Path, data: dict, asset_id: str | None) -> CheckpointInfo:
 def _lerobot(folder: Path, data: dict) -> CheckpointInfo:
     """LeRobot from 0.4 on: statistics in a file that the processor's JSON names."""
     steps = _json(folder / 'policy_preprocessor.json').get('steps', [])
-    step = next((s for s in steps if s.get('registry_name') == 'normalizer_processor'), None)
+    step = _step(steps, 'normalizer_processor')
     modes = data.get('normalization_mapping') or (step or {}).get('config', {}).get('norm_map', {})
     statistics, source = None, ''
     if step is not None and step.get('state_file'):
         source = step['state_file']
         statistics = _tensor_statistics(folder / source)
+        statistics['actions'] = _output_statistics(folder, statistics['actions'])
     relative = bool(data.get('use_relative_actions', False))
     return CheckpointInfo(
         folder, 'lerobot', data.get('type'), 'lerobot',
         action_space='delta' if relative else 'absolute',
         delta_mask=_relative_mask(data) if relative else None,
         aloha='off', dialect='lerobot', statistics=statistics, statistics_source=source,
-        resize='torch', **_features(data), **_modes(modes, folder),
+        resize='torch', **_features(data, folder, _renames(steps)), **_modes(modes, folder),
         prompt_tokens=data.get('tokenizer_max_length'),
     )  # fmt: skip
 
@@ -179,14 +186,18 @@ def _lerobot_old(folder: Path, data: dict) -> CheckpointInfo:
     """LeRobot 0.1 to 0.3: statistics among the weights, ALOHA adaptation by two flags."""
     features = data.get('input_features', {})
     if 'pixels' in features:
+        try:
+            weights.find_files(folder)
+            also = ''
+        except Pi0RosError as error:
+            also = f'; also {error}'
+        mapping = data.get('normalization_mapping') or {}
+        raw = all(mapping.get(key) == 'IDENTITY' for key in ('STATE', 'ACTION'))
         raise CheckpointError(
-            f"{folder}: its picture is called 'pixels' and comes as [H, W, C]; this checkpoint "
-            'was trained through a private pipeline (LeRobot writes observation.images.*)'
-        )
-    if data.get('use_delta_joint_actions_aloha'):
-        raise CheckpointError(
-            f'{folder}: use_delta_joint_actions_aloha was never implemented by LeRobot 0.1-0.3; '
-            "if it was trained with delta actions elsewhere, say action_space='delta'"
+            f"{folder}: its picture is called 'pixels' and comes as [H, W, C]"
+            f'{", its normalisation is IDENTITY, so it holds no statistics" if raw else ""}; this '
+            'checkpoint was trained through a private pipeline (LeRobot writes '
+            f'observation.images.*) and is not supported{also}'
         )
     try:
         source = weights.WeightSource.open(folder)
@@ -195,11 +206,12 @@ def _lerobot_old(folder: Path, data: dict) -> CheckpointInfo:
     statistics = _buffer_statistics(folder)
     return CheckpointInfo(
         folder, 'lerobot_old', data.get('type') or source.kind, 'lerobot',
-        action_space='absolute',
+        # LeRobot 0.1-0.3 has the flag and not the deltas; who set it trained them elsewhere.
+        action_space=None if data.get('use_delta_joint_actions_aloha') else 'absolute',
         aloha='lerobot_old' if data.get('adapt_to_pi_aloha') else 'off',
         dialect='lerobot', statistics=statistics or None,
         statistics_source='buffers among the weights' if statistics else '',
-        resize='torch_left_top', **_features(data),
+        resize='torch_left_top', **_features(data, folder),
         **_modes(data.get('normalization_mapping', {}), folder),
         prompt_tokens=data.get('tokenizer_max_length'),
     )  # fmt: skip
@@ -256,14 +268,14 @@ def read_norm_stats(path: Path) -> dict[str, dict]:
     return result
 
 
-def _tensor_statistics(path: Path) -> dict[str, dict]:
+def _tensor_statistics(path: Path, needed=('state', 'actions')) -> dict[str, dict]:
     if not path.is_file():
         raise CheckpointError(
             f'{path.parent}: the processor names {path.name} for its statistics; it is missing'
         )
     from safetensors.numpy import load_file
 
-    return _sorted_statistics(load_file(str(path)), str(path))
+    return _sorted_statistics(load_file(str(path)), str(path), needed)
 
 
 def _buffer_statistics(folder: Path) -> dict[str, dict]:
@@ -285,7 +297,9 @@ def _buffer_statistics(folder: Path) -> dict[str, dict]:
     return result
 
 
-def _sorted_statistics(tensors: Mapping[str, np.ndarray], source: str) -> dict[str, dict]:
+def _sorted_statistics(
+    tensors: Mapping[str, np.ndarray], source: str, needed
+) -> dict[str, dict]:  # fmt: skip
     result: dict[str, dict] = {'state': {}, 'actions': {}}
     for key, value in tensors.items():
         feature, _, statistic = key.rpartition('.')
@@ -293,7 +307,7 @@ def _sorted_statistics(tensors: Mapping[str, np.ndarray], source: str) -> dict[s
         if name and statistic in ('mean', 'std', 'q01', 'q99', 'min', 'max'):
             result[name][statistic] = value
     for name, feature in (('state', 'observation.state'), ('actions', 'action')):
-        if not result[name]:
+        if name in needed and not result[name]:
             raise CheckpointError(
                 f"{source}: statistics of '{feature}' are missing (it has "
                 f'{", ".join(sorted(tensors)[:6]) or "nothing"})'
@@ -304,16 +318,22 @@ def _sorted_statistics(tensors: Mapping[str, np.ndarray], source: str) -> dict[s
 # --- LeRobot's config ------------------------------------------------------------------------
 
 
-def _features(data: dict) -> dict:
+def _features(data: dict, folder: Path, renames: Mapping[str, str] | None = None) -> dict:
     inputs, outputs = data.get('input_features') or {}, data.get('output_features') or {}
     names = [key.removeprefix(_IMAGE_PREFIX) for key in inputs if key.startswith(_IMAGE_PREFIX)]
     names = [name for name in names if not name.startswith('empty_camera')]
+    if len(names) > len(CAMERA_SLOTS):
+        raise CheckpointError(
+            f'{folder} was trained with {len(names)} cameras ({", ".join(names)}); at most '
+            f'{len(CAMERA_SLOTS)} are supported'
+        )
     cameras = None
     if names:
         if set(names) <= set(CAMERA_SLOTS):
             cameras = {name: name for name in CAMERA_SLOTS if name in names}
         else:
             cameras = dict(zip(names, CAMERA_SLOTS))
+        cameras = {(renames or {}).get(name, name): slot for name, slot in cameras.items()}
     width = {
         key: (feature or {}).get('shape', [None])[0]
         for key, feature in (('state_dim', inputs.get('observation.state')),
@@ -337,11 +357,38 @@ def _modes(mapping: Mapping, folder: Path) -> dict:
 
 def _relative_mask(data: dict) -> tuple[bool, ...] | None:
     names = data.get('action_feature_names')
-    excluded = data.get('relative_exclude_joints') or []
+    # LeRobot's default and comparison: letters' case does not count, names beyond are relative.
+    words = data.get('relative_exclude_joints', ['gripper']) or []
+    excluded = [str(word).lower() for word in words if word]
     width = ((data.get('output_features') or {}).get('action') or {}).get('shape', [0])[0]
     if not names:
         return (True,) * int(width or 32)  # LeRobot: all of them when it does not know the names
-    return tuple(not any(word in name for word in excluded) for name in names)
+    mask = [not any(word in str(name).lower() for word in excluded) for name in names]
+    return tuple(mask + [True] * (int(width or 0) - len(mask)))
+
+
+def _step(steps, name: str) -> dict | None:
+    return next((step for step in steps if step.get('registry_name') == name), None)
+
+
+def _renames(steps) -> dict[str, str]:
+    """Return camera of the policy -> camera of the robot, from the renaming step."""
+    step = _step(steps, 'rename_observations_processor') or {}
+    return {
+        new.removeprefix(_IMAGE_PREFIX): old.removeprefix(_IMAGE_PREFIX)
+        for old, new in ((step.get('config') or {}).get('rename_map') or {}).items()
+    }
+
+
+def _output_statistics(folder: Path, otherwise: Mapping) -> Mapping:
+    """Return what LeRobot undoes the actions' normalisation with: the postprocessor's file."""
+    path = folder / 'policy_postprocessor.json'
+    if not path.is_file():
+        return otherwise
+    step = _step(_json(path).get('steps', []), 'unnormalizer_processor')
+    if step is None or not step.get('state_file'):
+        return otherwise
+    return _tensor_statistics(folder / step['state_file'], ('actions',))['actions']
 
 
 # --- helpers ---------------------------------------------------------------------------------
@@ -386,6 +433,41 @@ def _what_file(path: Path) -> str:
             return 'an old LeRobot policy configuration (hydra), which is not supported'
         return 'YAML'
     return path.suffix.lstrip('.') or 'no folder'
+
+
+def carried_over(info: CheckpointInfo) -> tuple[dict, dict | None]:
+    """
+    Return the pipeline section and the norm_stats of a checkpoint that keeps neither in a file.
+
+    For converting LeRobot 0.1-0.3, whose statistics lie among the weights.
+    """
+    names = (
+        'action_space', 'aloha', 'state_mode', 'action_mode', 'dialect', 'cameras', 'resize',
+        'state_dim', 'action_dim', 'prompt_tokens',
+    )  # fmt: skip
+    pipeline = {name: getattr(info, name) for name in names if getattr(info, name) is not None}
+    if info.statistics is None:
+        return pipeline, None
+    return pipeline, {
+        name: {key: np.asarray(values, dtype=float).reshape(-1).tolist()
+               for key, values in group.items()}
+        for name, group in info.statistics.items()
+    }  # fmt: skip
+
+
+def looks_relative(statistics: Mapping[str, Mapping]) -> bool:
+    """
+    Tell whether actions look like deltas: their means near 0 where the state's are far from it.
+
+    A hint for warnings only; absolute targets follow the state's means.
+    """
+    state, actions = (statistics[name].get('mean') for name in ('state', 'actions'))
+    if state is None or actions is None:
+        return False
+    n = min(len(state), len(actions))
+    state, actions = np.abs(np.asarray(state[:n], float)), np.abs(np.asarray(actions[:n], float))
+    far = state > 0.2
+    return bool(far.sum() >= 2 and np.median(actions[far] / state[far]) < 0.1)
 
 
 def check_modes(info: CheckpointInfo, normalization: str | None) -> tuple[str, str]:

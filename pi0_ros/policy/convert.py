@@ -363,7 +363,8 @@ def open_source(
     jax_path = find_jax(path)
     said: dict = {}
     beside = (path if path.is_dir() else path.parent) / 'config.json'
-    default_family = family or ('lerobot' if jax_path is None else 'openpi')
+    theirs = jax_path is not None or _is_openpi(path)
+    default_family = family or ('openpi' if theirs else 'lerobot')
     if config is None and beside.is_file():
         config, said = read_config(beside, default_family)
     if config is not None and family is not None:
@@ -444,8 +445,36 @@ def convert(
     theirs = source / 'config.json'
     if theirs.is_file():
         data = {**json.loads(theirs.read_text()), **data}
+        data |= _lerobot_old_pipeline(source, destination)
     path.write_text(json.dumps(data, indent=2) + '\n')
     return destination
+
+
+def _is_openpi(path: Path) -> bool:
+    """Tell openpi's PyTorch folders: its statistics, and no config of LeRobot's or others'."""
+    config = path / 'config.json'
+    if config.is_file():
+        data = json.loads(config.read_text())
+        if {'type', 'model_type', 'format'} & set(data):
+            return False
+    return any(path.glob('assets/**/norm_stats.json')) or (path / 'norm_stats.json').is_file()
+
+
+def _lerobot_old_pipeline(source: Path, destination: Path) -> dict:
+    """Write LeRobot 0.1-0.3's statistics beside the result; return its pipeline section."""
+    from pi0_ros.policy.checkpoint import carried_over, read_checkpoint
+
+    data = json.loads((source / 'config.json').read_text())
+    if data.get('format') == 'pi0_ros' or 'type' not in data:
+        return {}
+    info = read_checkpoint(source)
+    if info.layout != 'lerobot_old':
+        return {}
+    pipeline, statistics = carried_over(info)
+    if statistics is not None:
+        text = json.dumps({'norm_stats': statistics}) + '\n'
+        (destination / 'norm_stats.json').write_text(text)
+    return {'pipeline': pipeline}
 
 
 def copy_side_files(source: Path, destination: Path) -> list[str]:
@@ -454,8 +483,14 @@ def copy_side_files(source: Path, destination: Path) -> list[str]:
         'norm_stats.json', 'assets', 'policy_preprocessor*', 'policy_postprocessor*',
         'tokenizer*', 'special_tokens_map.json', '*.model', 'stats.json',
     )  # fmt: skip
+    named = [
+        step['state_file']
+        for path in source.glob('policy_p*processor.json')
+        for step in json.loads(path.read_text()).get('steps', [])
+        if step.get('state_file')
+    ]
     copied = []
-    for pattern in patterns:
+    for pattern in (*patterns, *named):
         for path in sorted(source.glob(pattern)):
             target = destination / path.name
             if path.is_dir():

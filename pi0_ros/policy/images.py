@@ -83,5 +83,5 @@ def check_picture(rgb) -> None:
 def _layout(height: int, width: int, size: int) -> tuple[int, int, int, int]:
     """Return height, width, top and left of the picture inside of the square."""
     ratio = max(width / size, height / size)
-    new_height, new_width = int(height / ratio), int(width / ratio)
+    new_height, new_width = max(1, int(height / ratio)), max(1, int(width / ratio))
     return new_height, new_width, (size - new_height) // 2, (size - new_width) // 2

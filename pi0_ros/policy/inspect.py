@@ -9,10 +9,17 @@ from __future__ import annotations
 
 import argparse
 import math
+from dataclasses import replace
 from pathlib import Path
 
 from pi0_ros.errors import Pi0RosError
-from pi0_ros.policy.checkpoint import ALOHA_DELTA_MASK, check_modes, locate, read_checkpoint
+from pi0_ros.policy.checkpoint import (
+    ALOHA_DELTA_MASK,
+    check_modes,
+    locate,
+    looks_relative,
+    read_checkpoint,
+)
 from pi0_ros.policy.normalization import Normalizer, live_width
 from pi0_ros.robot import RobotSpec
 
@@ -32,6 +39,7 @@ def describe(path, robot: RobotSpec | None = None) -> tuple[list[tuple[str, str]
     try:
         source = open_source(folder, family=info.family)
         config = source.config
+        info = replace(info, kind=config.kind)
         count = sum(math.prod(t.shape) for t in source.tensors.values())
         size = sum(math.prod(t.shape) * t.dtype.itemsize for t in source.tensors.values())
         dtypes = sorted({str(t.dtype).removeprefix('torch.') for t in source.tensors.values()})
@@ -56,7 +64,10 @@ def describe(path, robot: RobotSpec | None = None) -> tuple[list[tuple[str, str]
     else:
         widths = {k: live_width(v) for k, v in info.statistics.items()}
         rows.append(('statistics', f'{info.statistics_source}: {widths}'))
-    rows.append(('action space', info.action_space or 'not said'))
+    hint = ''
+    if info.statistics is not None and info.action_space != 'delta':
+        hint = ' (the statistics look like deltas)' if looks_relative(info.statistics) else ''
+    rows.append(('action space', (info.action_space or 'not said') + hint))
     if info.action_space is None:
         missing.append("action space: say action_space='absolute' or 'delta'")
     rows.append(('ALOHA constants', info.aloha or 'not said'))

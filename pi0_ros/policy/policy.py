@@ -29,6 +29,7 @@ from pi0_ros.policy.checkpoint import (
     CheckpointError,
     check_modes,
     locate,
+    looks_relative,
     read_checkpoint,
     read_norm_stats,
 )
@@ -41,6 +42,10 @@ _log = logging.getLogger(__name__)
 
 OPENPI_CAMERAS = dict(zip(('cam_high', 'cam_left_wrist', 'cam_right_wrist'), CAMERA_SLOTS))
 """openpi's names of ALOHA's cameras and their slots; cam_low is accepted and not used."""
+
+
+OPENPI_WIDTH = 32
+"""Width of openpi's states and actions inside of the model."""
 
 
 class PolicyError(Pi0RosError):
@@ -142,10 +147,21 @@ class Pi0Policy:
             )
         mask = None
         if space == 'delta':
-            mask = info.delta_mask or (ALOHA_DELTA_MASK if dof == 14 else None)
+            mask = info.delta_mask
+            if mask is None and robot is not None:
+                mask = tuple(i not in robot.gripper_indices for i in range(dof))
+            if mask is None and dof == 14:
+                mask = ALOHA_DELTA_MASK
             if mask is None:
-                grippers = robot.gripper_indices if robot else ()
-                mask = tuple(i not in grippers for i in range(dof))
+                raise CheckpointError(
+                    f'{folder}: actions are deltas, and it is not said which of {dof} are '
+                    'grippers, which stay absolute; give a robot'
+                )
+        elif info.statistics is not None and looks_relative(info.statistics):
+            _log.warning(
+                'actions are taken as absolute, but their means are near 0 where those of the '
+                "state are not; if they are relative, say action_space='delta'"
+            )
         state, actions = _normalizers(info, normalization, no_normalization, dof)
         length = info.prompt_tokens or config.default_prompt_tokens
         encode = load_encoder(tokenizer or _own_tokenizer(folder) or PALIGEMMA)
@@ -181,17 +197,18 @@ class Pi0Policy:
         """
         import torch
 
+        if self.model is None:
+            raise PolicyError('the policy is closed; load it again')
         base, state, tokens = self._inputs(observation)
         images, masks = self._pictures(observation.images)
         if noise is None:
             noise = noise_from_seed(self._seed, self._sequence, self.chunk_size, self.action_dim)
         self._sequence += 1
-        noise = np.asarray(noise, dtype=np.float32).reshape(-1, self.action_dim)
-        if len(noise) != self.chunk_size:
-            raise PolicyError(
-                f'noise has {len(noise)} rows of {self.action_dim}; the model takes '
-                f'{self.chunk_size}'
-            )
+        noise = np.asarray(noise, dtype=np.float32)
+        wanted = (self.chunk_size, self.action_dim)
+        if noise.shape not in (wanted, (1, *wanted)):
+            raise PolicyError(f'noise has shape {noise.shape}; the model takes {wanted}')
+        noise = noise.reshape(wanted)
         padded = np.zeros((1, self.config.max_state_dim), dtype=np.float32)
         padded[0, : self.dof] = state
         if guidance is not None:
@@ -273,6 +290,11 @@ class Pi0Policy:
     def _model_actions(self, actions, base: np.ndarray) -> np.ndarray:
         """Return robot actions [k, dof] in the model's space: the way of training."""
         actions = np.asarray(actions, dtype=np.float64)
+        if actions.shape[-1] != self.dof:
+            raise PolicyError(
+                f'previous actions have {actions.shape[-1]} values a row, the policy takes '
+                f'{self.dof}'
+            )
         if self._aloha is not None:
             actions = self._aloha.pi_actions_from_robot(actions)
         return self._actions.normalize(delta_from_absolute(actions, base, self._delta_mask))
@@ -313,7 +335,7 @@ def from_parameters(parameters: Mapping) -> Pi0Policy:
 def _dof(robot, info) -> int:
     widths = {
         'config.json': info.action_dim,
-        'statistics': live_width(info.statistics['actions']) if info.statistics else None,
+        'statistics': _width(info.statistics['actions']) if info.statistics else None,
     }
     if robot is not None:
         said = info.action_dim
@@ -329,6 +351,12 @@ def _dof(robot, info) -> int:
             f'{info.path} does not say for how many joints it is; give a robot'
         )
     return known
+
+
+def _width(statistics: Mapping) -> int:
+    """Return how many values statistics are for; 32 is a width to which openpi pads."""
+    length = max((np.size(v) for v in statistics.values() if v is not None), default=0)
+    return live_width(statistics) if length == OPENPI_WIDTH else length
 
 
 def _normalizers(info, normalization, no_normalization: bool, dof: int):
