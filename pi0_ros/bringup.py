@@ -67,7 +67,7 @@ ARGUMENTS = (
     Argument('checkpoint', '', 'directory or hub id of the checkpoint'),
     Argument('prompt', '', 'instruction for the policy, such as "pick up the cube"'),
     Argument('robot', 'aloha', 'robot by name (config/robots) or path of its YAML file'),
-    Argument('device', 'cuda', 'torch device that runs the model: cuda, cuda:1 or cpu'),
+    Argument('device', 'auto', 'torch device of the model: auto, cuda, cuda:1 or cpu'),
     Argument('dtype', 'bfloat16', 'precision of the weights', ('bfloat16', 'float32')),
     Argument('action_space', '', 'absolute or delta, for checkpoints that do not say'),
     Argument('aloha', '', 'openpi, lerobot_old or off, for checkpoints that do not say'),
@@ -224,7 +224,7 @@ REPLAY_ARGUMENTS = (
     Argument('robot', 'aloha', 'robot by name (config/robots) or path of its YAML file'),
     Argument('checkpoint', '', 'run this checkpoint on the bag; empty: show the bag only'),
     Argument('prompt', '', 'instruction for the policy'),
-    Argument('device', 'cuda', 'torch device that runs the model: cuda, cuda:1 or cpu'),
+    Argument('device', 'auto', 'torch device of the model: auto, cuda, cuda:1 or cpu'),
     Argument('rviz', 'true', 'start RViz', BOOLEAN),
 )
 """Arguments of ``replay.launch.py``."""

@@ -153,6 +153,7 @@ class SafetySupervisor:
         self._reason = 'no measured pose yet'
         self._events: list[str] = []
         self._pose: np.ndarray | None = None
+        self._pose_fault = ''
         self._pose_at = -math.inf
         self._commanded = False
         self._setpoint_at = -math.inf
@@ -438,8 +439,6 @@ class SafetySupervisor:
             self._pose = None
         self._pose_fault = reason
         return reason
-
-    _pose_fault = ''
 
     def _why_not_ready(self, now: float) -> str:
         if self._pose is None:

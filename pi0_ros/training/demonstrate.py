@@ -1,6 +1,6 @@
 # Copyright 2026 pi0_ros contributors. Licensed under the Apache License 2.0.
 """
-``pi0_ros demonstrate``: scripted demonstrations of the cube transfer, as training data.
+Scripted demonstrations of the cube transfer, as training data. Not a command yet.
 
 The simulator is stepped in process, with the robot's own maps from measured joints to the
 policy's state and from actions to commands, so that what is learned is what the nodes feed and

@@ -1,6 +1,6 @@
 # Copyright 2026 pi0_ros contributors. Licensed under the Apache License 2.0.
 """
-``pi0_ros evaluate``: success rate of a checkpoint in the simulator, closed loop, in process.
+Success rate of a checkpoint in the simulator, closed loop, in process. Not a command yet.
 
 The policy acts through the same maps and the same safety filter as on a robot; inference takes no
 simulated time here. Success is gym-aloha's (one frame of contact off the table counts) with the

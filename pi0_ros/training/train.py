@@ -1,6 +1,8 @@
 # Copyright 2026 pi0_ros contributors. Licensed under the Apache License 2.0.
 """
-``pi0_ros train``: flow matching on demonstrations, from a fresh small pi0.
+Flow matching on demonstrations, from a fresh small pi0.
+
+Not a command yet: no run of it has solved the task.
 
 The model is the ordinary one (SigLIP, Gemma, action expert) at a size from :data:`POCKET`; the
 loss is its own ``loss``. AdamW, cosine schedule with warm-up, gradient clipping, an exponential
@@ -61,7 +63,7 @@ class Demonstrations:
             if not (folder / name).is_file():
                 raise Pi0RosError(
                     f"{folder} holds no demonstrations ('{name}' is missing); "
-                    'write some with: pi0_ros demonstrate --out FOLDER'
+                    'write some with pi0_ros.training.demonstrate'
                 )
         arrays = {n: np.load(folder / f'{n}.npy', mmap_mode='r') for n in names}
         return cls(**arrays, meta=json.loads((folder / 'meta.json').read_text()))
@@ -224,7 +226,32 @@ def run(args: argparse.Namespace) -> int:
             if (step + 1) % args.save_every == 0 or step + 1 == args.steps:
                 save(args.out, model, optimizer, average, losses, statistics, data.meta)
                 print(f'step {step + 1}: loss {recent:.4f}', flush=True)
+    deploy(args.out / 'checkpoint', model, average, statistics, data.meta)
     return 0
+
+
+def deploy(folder: Path, model, average: Average, statistics: dict, meta: dict) -> Path:
+    """Write the averaged weights as a checkpoint in the documented format."""
+    import torch
+
+    from pi0_ros.policy.make_checkpoint import write_checkpoint
+    from pi0_ros.policy.prompt import build_word_tokenizer
+    from pi0_ros.robot import RobotSpec
+
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(average.values[name])
+    camera = RobotSpec.load(meta['robot']).cameras[meta['camera']]
+    width = len(statistics['actions']['mean'])
+    pipeline = {
+        'action_space': 'absolute', 'aloha': 'off', 'state_mode': 'zscore',
+        'action_mode': 'zscore', 'dialect': 'openpi', 'cameras': {camera.name: camera.slot},
+        'resize': 'pillow', 'state_dim': width, 'action_dim': width,
+        'prompt_tokens': model.config.default_prompt_tokens, 'prompt': meta['prompt'],
+    }  # fmt: skip
+    return write_checkpoint(
+        folder, model, pipeline, statistics, build_word_tokenizer([meta['prompt']])
+    )
 
 
 def padded(values: np.ndarray, width: int):
@@ -236,31 +263,14 @@ def padded(values: np.ndarray, width: int):
     return result
 
 
-def word_tokenizer(texts):
-    """
-    Return a tokenizer whose tokens are the words of some prompts.
-
-    Ids follow PaliGemma's convention: pad 0, eos 1, bos 2; a newline is a token of its own.
-    """
-    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
-
-    words = sorted({word for text in texts for word in text.split()})
-    vocabulary = ['<pad>', '<eos>', '<bos>', '<unk>', '\n', *words]
-    tokenizer = Tokenizer(
-        models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token='<unk>')
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.add_special_tokens(['<pad>', '<eos>', '<bos>', '<unk>'])
-    tokenizer.add_tokens([AddedToken('\n', normalized=False)])
-    return tokenizer
-
-
 def prompt_tokens(prompt: str, config, batch: int):
     """Return tokens and masks [batch, L] of one prompt: bos, words, newline."""
     import torch
 
-    ids = word_tokenizer([prompt]).encode(prompt + '\n', add_special_tokens=False).ids
-    tokens = torch.tensor([2, *ids]).repeat(batch, 1)
+    from pi0_ros.policy.prompt import BOS, build_word_tokenizer
+
+    ids = build_word_tokenizer([prompt]).encode(prompt + '\n', add_special_tokens=False).ids
+    tokens = torch.tensor([BOS, *ids]).repeat(batch, 1)
     return tokens, torch.ones_like(tokens, dtype=torch.bool)
 
 
@@ -271,10 +281,11 @@ def save(folder: Path, model, optimizer, average: Average, losses, statistics, m
 
     state = {f'model.{n}': p.detach().contiguous() for n, p in model.named_parameters()}
     state |= {f'average.{n}': v.contiguous() for n, v in average.values.items()}
-    names = [n for n, _ in model.named_parameters()]
-    for name, (_, slot) in zip(names, optimizer.state.items()):
-        state[f'exp_avg.{name}'] = slot['exp_avg']
-        state[f'exp_avg_sq.{name}'] = slot['exp_avg_sq']
+    for name, parameter in model.named_parameters():
+        slot = optimizer.state.get(parameter)
+        if slot:  # what nothing reads (the last prefix layer's output) has no gradient, no state
+            state[f'exp_avg.{name}'] = slot['exp_avg'].contiguous()
+            state[f'exp_avg_sq.{name}'] = slot['exp_avg_sq'].contiguous()
     state['losses'] = torch.tensor(losses, dtype=torch.float64)
     part = folder / 'training.part'
     save_file(state, str(part))
@@ -302,9 +313,10 @@ def restore(folder: Path, model, optimizer, average: Average) -> tuple[int, list
         for name, parameter in model.named_parameters():
             parameter.copy_(state[f'model.{name}'])
             average.values[name].copy_(state[f'average.{name}'])
-            optimizer.state[parameter] = {
-                'step': torch.tensor(float(len(losses))),
-                'exp_avg': state[f'exp_avg.{name}'],
-                'exp_avg_sq': state[f'exp_avg_sq.{name}'],
-            }
+            if f'exp_avg.{name}' in state:
+                optimizer.state[parameter] = {
+                    'step': torch.tensor(float(len(losses))),
+                    'exp_avg': state[f'exp_avg.{name}'],
+                    'exp_avg_sq': state[f'exp_avg_sq.{name}'],
+                }
     return len(losses), losses
