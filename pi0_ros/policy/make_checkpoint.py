@@ -96,7 +96,7 @@ def start_state(robot: RobotSpec) -> np.ndarray:
         state[arm] = np.degrees(state[arm])
     for index, gripper in robot.grippers.items():
         if gripper.policy_space in ('normalized', 'pi_angle'):
-            state[index] = 0.3
+            state[index] = 0.5  # half open: the noise reaches neither bound
     return state
 
 
