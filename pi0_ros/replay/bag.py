@@ -52,8 +52,9 @@ class Bag:
     """
     An open bag; made by :func:`open_bag`.
 
-    ``notes``: what was odd but readable. ``incomplete``: why the end is missing, '' if it is not
-    (for mcap known when all messages were read). ``parameters``: node -> parameters, where
+    ``notes``: what was odd but readable. ``incomplete``: what is missing, '' if nothing is (for
+    mcap known when all messages were read). ``damaged``: sqlite3 files whose index is broken; they
+    are read row by row up to the damage. ``parameters``: node -> parameters, where
     ``pi0_ros record`` or the demo kept them.
     """
 
@@ -62,6 +63,7 @@ class Bag:
     topics: dict[str, Topic] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     incomplete: str = ''
+    damaged: set[Path] = field(default_factory=set)
     start_ns: int | None = None
     end_ns: int | None = None
     parameters: dict = field(default_factory=dict)
@@ -73,6 +75,11 @@ class Bag:
         """How many messages the bag holds; None if unknown before it is read."""
         counts = [topic.count for topic in self.topics.values()]
         return None if None in counts else sum(counts)
+
+    def lacks(self, what: str) -> None:
+        """Add to what is missing, once."""
+        if what not in self.incomplete:
+            self.incomplete = '; '.join(filter(None, (self.incomplete, what)))
 
     def messages(self, topics=None) -> Iterator[tuple[str, int, bytes]]:
         """
@@ -108,11 +115,12 @@ def open_bag(path) -> Iterator[Bag]:
             bag.files.append(_prepare(file, Path(scratch)))
         bag.total_bytes = sum(file.stat().st_size for file in bag.files)
         bag.parameters = _parameters(metadata)
-        for entry in metadata.get('topics_with_message_count') or []:
-            topic = entry.get('topic_metadata', {}) if isinstance(entry, dict) else {}
-            _check_serialization(
-                topic.get('name', ''), str(topic.get('serialization_format', 'cdr')), path
-            )
+        for entry in _listed(metadata, 'topics_with_message_count', dict):
+            topic = entry.get('topic_metadata')
+            if isinstance(topic, dict):
+                _check_serialization(
+                    topic.get('name', ''), str(topic.get('serialization_format', 'cdr')), path
+                )
         for file in bag.files:
             if _magic(file).startswith(MCAP_MAGIC):
                 _list_mcap(bag, file)
@@ -160,10 +168,21 @@ def _metadata(path: Path, bag: Bag) -> dict:
     try:
         data = yaml.safe_load(file.read_text(encoding='utf-8', errors='replace'))
         information = data['rosbag2_bagfile_information']
-        return information if isinstance(information, dict) else {}
-    except (yaml.YAMLError, KeyError, TypeError) as error:
-        bag.notes.append(f'{file}: not readable ({type(error).__name__}); ignored')
+    except (yaml.YAMLError, KeyError, TypeError, OSError):
+        information = None
+    if not isinstance(information, dict):
+        bag.notes.append(
+            f'{path.name}: metadata.yaml is empty or no metadata of rosbag2 (a recorder that was '
+            'killed?), files are read in the order of their names'
+        )
         return {}
+    return information
+
+
+def _listed(metadata: dict, key: str, kind: type) -> list:
+    """Return the entries of a list that are what they should be; metadata is edited by hand."""
+    entries = metadata.get(key)
+    return [e for e in entries if isinstance(e, kind)] if isinstance(entries, list) else []
 
 
 def _parameters(metadata: dict) -> dict:
@@ -181,7 +200,8 @@ def _storage_files(path: Path, metadata: dict, bag: Bag) -> list[Path]:
         (p for p in path.iterdir() if p.name.endswith(SUFFIXES)),
         key=lambda p: [int(t) if t.isdigit() else t for t in re.split(r'(\d+)', p.name)],
     )
-    listed = [path / Path(name).name for name in metadata.get('relative_file_paths') or []]
+    names = _listed(metadata, 'relative_file_paths', str)
+    listed = [path / Path(name).name for name in names if Path(name).name]
     listed = [
         p if p.exists() or not Path(f'{p}.zstd').exists() else Path(f'{p}.zstd') for p in listed
     ]
@@ -193,7 +213,23 @@ def _storage_files(path: Path, metadata: dict, bag: Bag) -> list[Path]:
         )
     if not listed and not found:
         raise BagError(f'{path}: neither .mcap nor .db3 files in this folder; is it a bag?')
+    if not listed:
+        _note_gaps(bag, found)
     return listed or found
+
+
+def _note_gaps(bag: Bag, files: list[Path]) -> None:
+    """Tell of parts of a split bag that are not there; only their numbers show it."""
+    numbers = {}
+    for file in files:
+        match = re.match(r'(.*)_(\d+)\.', file.name)
+        if match:
+            numbers.setdefault(match[1], set()).add(int(match[2]))
+    for name, present in numbers.items():
+        missing = sorted(set(range(max(present))) - present)
+        if missing:
+            parts = ', '.join(f'{name}_{k}' for k in missing[:5])
+            bag.lacks(f'parts of the split bag are not there: {parts}')
 
 
 def _prepare(path: Path, scratch: Path) -> Path:
@@ -279,34 +315,64 @@ def _span(bag: Bag, start: int, end: int) -> None:
 # --- sqlite3 ----------------------------------------------------------------------------------
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, damaged: bool = False) -> sqlite3.Connection:
     options = 'mode=ro' if Path(f'{path}-wal').exists() else 'mode=ro&immutable=1'
     if Path(f'{path}-wal').exists() and not Path(f'{path}-wal').stat().st_size:
         options = 'mode=ro&immutable=1'
-    return sqlite3.connect(f'{path.resolve().as_uri()}?{options}', uri=True)
+    db = sqlite3.connect(f'{path.resolve().as_uri()}?{options}', uri=True)
+    if damaged:  # the documented way to make SQLite read past a wrong file size
+        db.execute('PRAGMA writable_schema = ON')
+    return db
 
 
 def _list_sqlite(bag: Bag, path: Path) -> None:
     try:
-        with contextlib.closing(_connect(path)) as db:
-            rows = db.execute('SELECT id, name, type, serialization_format FROM topics').fetchall()
-            counts = dict(
-                db.execute('SELECT topic_id, COUNT(*) FROM messages GROUP BY topic_id').fetchall()
-            )
-            span = 'SELECT MIN(timestamp), MAX(timestamp) FROM messages'
-            start, end = db.execute(span).fetchone()
+        rows, counts, start, end = _sqlite_contents(path)
     except sqlite3.Error as error:
-        raise BagError(
-            f'{path}: sqlite3 file without the tables of rosbag2 or damaged ({error})'
-        ) from None
+        try:
+            rows, counts, start, end = _sqlite_salvage(bag, path)
+        except sqlite3.Error:
+            raise BagError(
+                f'{path}: sqlite3 file without the tables of rosbag2 or damaged ({error}); '
+                f'`sqlite3 {path.name} .recover | sqlite3 new.db3` may save a part'
+            ) from None
     for number, name, kind, serialization in rows:
         _add_topic(bag, name, kind, serialization, counts.get(number, 0), path)
     if start is not None:
         _span(bag, start, end)
 
 
-def _read_sqlite(bag: Bag, path: Path, wanted: set):
+def _sqlite_contents(path: Path):
+    """Return topics, counts by topic id, first and last time of a sound file."""
     with contextlib.closing(_connect(path)) as db:
+        rows = db.execute('SELECT id, name, type, serialization_format FROM topics').fetchall()
+        counts = dict(
+            db.execute('SELECT topic_id, COUNT(*) FROM messages GROUP BY topic_id').fetchall()
+        )
+        span = 'SELECT MIN(timestamp), MAX(timestamp) FROM messages'
+        return rows, counts, *db.execute(span).fetchone()
+
+
+_BY_ROW = 'FROM messages NOT INDEXED ORDER BY id'
+
+
+def _sqlite_salvage(bag: Bag, path: Path):
+    """Return the same of a file that was cut off or damaged, as far as its rows can be read."""
+    bag.damaged.add(path)
+    counts, start, end = {}, None, None
+    with contextlib.closing(_connect(path, damaged=True)) as db:
+        rows = db.execute('SELECT id, name, type, serialization_format FROM topics').fetchall()
+        with contextlib.suppress(sqlite3.DatabaseError):
+            for number, time_ns in db.execute(f'SELECT topic_id, timestamp {_BY_ROW}'):
+                counts[number] = counts.get(number, 0) + 1
+                start = time_ns if start is None else min(start, time_ns)
+                end = time_ns if end is None else max(end, time_ns)
+    return rows, counts, start, end
+
+
+def _read_sqlite(bag: Bag, path: Path, wanted: set):
+    damaged = path in bag.damaged
+    with contextlib.closing(_connect(path, damaged)) as db:
         names = {
             number: topic_name(name)
             for number, name in db.execute('SELECT id, name FROM topics')
@@ -314,18 +380,18 @@ def _read_sqlite(bag: Bag, path: Path, wanted: set):
         }
         if not names:
             return
-        total = db.execute('SELECT COUNT(*) FROM messages').fetchone()[0] or 1
+        total = bag.count or 1
         marks = ', '.join('?' * len(names))
-        query = (
-            f'SELECT topic_id, timestamp, data FROM messages WHERE topic_id IN ({marks}) '
-            'ORDER BY timestamp, id'
-        )
+        query = f'WHERE topic_id IN ({marks}) ORDER BY timestamp, id'
+        if damaged:
+            query = f'NOT INDEXED WHERE topic_id IN ({marks}) ORDER BY id'
         size = path.stat().st_size
         try:
-            for k, (number, time_ns, data) in enumerate(db.execute(query, list(names))):
+            rows = db.execute(f'SELECT topic_id, timestamp, data FROM messages {query}', [*names])
+            for k, (number, time_ns, data) in enumerate(rows):
                 yield names[number], time_ns, bytes(data), min(k / total, 1.0) * size
         except sqlite3.DatabaseError as error:
-            bag.incomplete = f'{path.name}: damaged, read up to the damage ({error})'
+            bag.lacks(f'{path.name} is damaged ({error}); replayed up to there')
 
 
 # --- mcap -------------------------------------------------------------------------------------
@@ -380,21 +446,10 @@ def _summary(path: Path) -> bytes | None:
 
 
 def _list_mcap(bag: Bag, path: Path) -> None:
-    summary = _summary(path)
-    schemas, channels, counts = {}, {}, None
-    for opcode, content in _records(summary or b''):
-        if opcode == _SCHEMA:
-            number, name = _schema(content)
-            schemas[number] = name
-        elif opcode == _CHANNEL:
-            number, schema, name, encoding = _channel(content)
-            channels[number] = (name, schema, encoding)
-        elif opcode == _STATISTICS:
-            messages, _, _, _, _, _, start, end = struct.unpack_from('<QHIIIIQQ', content)
-            (size,) = struct.unpack_from('<I', content, 42)
-            counts = dict(struct.iter_unpack('<HQ', content[46 : 46 + size]))
-            if messages:
-                _span(bag, start, end)
+    try:
+        schemas, channels, counts = _mcap_contents(bag, _summary(path) or b'')
+    except struct.error:  # a damaged summary says nothing about the data
+        schemas, channels, counts = {}, {}, None
     if counts is None or (not channels and any(counts.values())):  # read it all to know
         counts, channels, schemas = {}, {}, {}
         for kind, values in _scan_mcap(bag, path):
@@ -409,6 +464,25 @@ def _list_mcap(bag: Bag, path: Path) -> None:
         _add_topic(bag, name, schemas.get(schema, ''), encoding, counts.get(number, 0), path)
 
 
+def _mcap_contents(bag: Bag, summary: bytes):
+    """Return schemas, channels and counts (None: not told) of a summary section."""
+    schemas, channels, counts = {}, {}, None
+    for opcode, content in _records(summary):
+        if opcode == _SCHEMA:
+            number, name = _schema(content)
+            schemas[number] = name
+        elif opcode == _CHANNEL:
+            number, schema, name, encoding = _channel(content)
+            channels[number] = (name, schema, encoding)
+        elif opcode == _STATISTICS:
+            messages, _, _, _, _, _, start, end = struct.unpack_from('<QHIIIIQQ', content)
+            (size,) = struct.unpack_from('<I', content, 42)
+            counts = dict(struct.iter_unpack('<HQ', content[46 : 46 + size]))
+            if messages:
+                _span(bag, start, end)
+    return schemas, channels, counts
+
+
 def _scan_mcap(bag: Bag, path: Path):
     """
     Yield (opcode, fields) of schemas, channels and messages up to the end or the break.
@@ -418,15 +492,18 @@ def _scan_mcap(bag: Bag, path: Path):
     with path.open('rb') as file:
         file.seek(len(MCAP_MAGIC))
         while True:
+            begins = file.tell()
             head = file.read(9)
             opcode, size = struct.unpack('<BQ', head) if len(head) == 9 else (0, 0)
             if opcode in (_FOOTER, _DATA_END):
                 return
             content = file.read(size) if 0 < opcode and size < MAX_RECORD else b''
-            cut = len(head) < 9 or len(content) < size
+            cut = len(head) < 9 or opcode == 0 or len(content) < size
             if cut:
-                bag.incomplete = (
+                bag.lacks(
                     f'{path.name} was cut off at byte {path.stat().st_size}; replayed up to there'
+                    if file.tell() >= path.stat().st_size
+                    else f'{path.name} is damaged from byte {begins} on; replayed up to there'
                 )
                 if opcode != _CHUNK:
                     return
@@ -435,17 +512,21 @@ def _scan_mcap(bag: Bag, path: Path):
                 try:
                     inner = _records(_unpack_chunk(content, cut))
                 except (BagError, struct.error) as error:
-                    bag.incomplete = bag.incomplete or f'{path.name}: {error}'
+                    bag.lacks(f'{path.name}: {error}, from byte {begins} on')
                     return
             messages = []
-            for kind, data in inner:
-                if kind == _SCHEMA:
-                    yield kind, _schema(data)
-                elif kind == _CHANNEL:
-                    yield kind, _channel(data)
-                elif kind == _MESSAGE:
-                    channel, _, time_ns, _ = struct.unpack_from('<HIQQ', data)
-                    messages.append((channel, time_ns, data[22:], file.tell()))
+            try:
+                for kind, data in inner:
+                    if kind == _SCHEMA:
+                        yield kind, _schema(data)
+                    elif kind == _CHANNEL:
+                        yield kind, _channel(data)
+                    elif kind == _MESSAGE:
+                        channel, _, time_ns, _ = struct.unpack_from('<HIQQ', data)
+                        messages.append((channel, time_ns, data[22:], file.tell()))
+            except struct.error:
+                bag.lacks(f'{path.name} is damaged from byte {begins} on; replayed up to there')
+                cut = True
             messages.sort(key=lambda m: m[1])
             for message in messages:
                 yield _MESSAGE, message

@@ -3,6 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import sqlite3
+
+import numpy as np
 import pytest
 from bags import aloha_messages, string, write_bag
 
@@ -137,3 +142,108 @@ def test_bags_of_others(shared_dir, name):
     times = [ns for _, ns, _ in got]
     assert times == sorted(times)
     assert not bag.incomplete
+
+
+@pytest.mark.parametrize(
+    'text',
+    ['', 'hello', ': : :\n- [', 'rosbag2_bagfile_information: 5',
+     'rosbag2_bagfile_information:\n  relative_file_paths: 5\n  topics_with_message_count: x\n',
+     'rosbag2_bagfile_information:\n  relative_file_paths: [5, null]\n'],
+)  # fmt: skip
+def test_metadata_of_a_killed_recorder_or_an_editor_does_not_matter(tmp_path, messages, text):
+    path = write_bag(tmp_path / 'bag', messages)
+    (path / 'metadata.yaml').write_text(text)
+    assert len(read(path)[0]) == len(messages)
+    (path / 'metadata.yaml').unlink()
+    (path / 'metadata.yaml').mkdir()
+    assert len(read(path)[0]) == len(messages)
+
+
+def test_part_that_is_missing_from_a_split_bag_is_named(tmp_path, messages):
+    path = tmp_path / 'split'
+    path.mkdir()
+    third = len(messages) // 3
+    for k in (0, 2, 11):
+        part = write_bag(tmp_path / f'part{k}', messages[k % 3 * third : (k % 3 + 1) * third])
+        shutil.copy(next(part.glob('*.mcap')), path / f'split_{k}.mcap')
+    got, bag = read(path)
+    assert len(got) == 3 * third
+    assert 'split_1, split_3' in bag.incomplete
+    (path / 'metadata.yaml').write_text(
+        'rosbag2_bagfile_information:\n  relative_file_paths: [split_0.mcap, split_1.mcap]\n'
+    )
+    with pytest.raises(BagError, match=r'lists split_1.mcap, which is not there'):
+        read(path)
+
+
+@pytest.mark.parametrize('tail', ['', 'zeros'])
+def test_cut_sqlite_file_is_read_row_by_row_up_to_the_damage(tmp_path, messages, tail):
+    path = write_bag(tmp_path / 'bag', messages, 'sqlite3')
+    whole, _ = read(path)
+    file = next(path.glob('*.db3'))
+    data = file.read_bytes()
+    left = data[: len(data) * 6 // 10]
+    file.write_bytes(left + bytes(len(data) - len(left)) if tail else left)
+    got, bag = read(path)
+    assert len(whole) // 3 < len(got) < len(whole)
+    assert got == whole[: len(got)]
+    assert 'damaged' in bag.incomplete
+
+
+def test_writes_that_sqlite_had_not_finished_are_read_and_left_alone(tmp_path, messages):
+    path = write_bag(tmp_path / 'bag', messages, 'sqlite3')
+    with contextlib.closing(sqlite3.connect(next(path.glob('*.db3')))) as db:
+        db.execute('PRAGMA journal_mode = WAL')
+        db.execute(
+            'INSERT INTO messages (topic_id, timestamp, data) '
+            'SELECT topic_id, timestamp + 1, data FROM messages LIMIT 3'
+        )
+        db.commit()
+        shutil.copytree(path, tmp_path / 'killed')
+    before = {p.name: p.read_bytes() for p in (tmp_path / 'killed').iterdir()}
+    assert any(name.endswith('-wal') for name in before)
+    assert len(read(tmp_path / 'killed')[0]) == len(messages) + 3
+    assert {p.name: p.read_bytes() for p in (tmp_path / 'killed').iterdir()} == before
+
+
+def test_mcap_without_its_index_or_with_a_zeroed_tail_is_read_as_far_as_it_goes(
+    tmp_path, messages
+):
+    path = write_bag(tmp_path / 'bag', messages)
+    (path / 'metadata.yaml').unlink()
+    whole, _ = read(path)
+    file = next(path.glob('*.mcap'))
+    data = file.read_bytes()
+    file.write_bytes(data[:-200])  # a recorder that was killed while writing the summary
+    assert read(path)[0] == whole
+    third = len(data) // 3
+    file.write_bytes(data[:third] + bytes(len(data) - third))  # what a power failure leaves
+    got, bag = read(path)
+    assert 1 < len(got) < len(whole)
+    assert got[:-1] == whole[: len(got) - 1]  # the last one lies across the break
+    assert 'damaged from byte' in bag.incomplete
+
+
+@pytest.mark.parametrize('storage', ['mcap', 'sqlite3'])
+def test_flipped_bits_never_end_in_anything_but_a_result_or_one_sentence(
+    tmp_path, messages, storage
+):
+    path = write_bag(tmp_path / 'bag', messages[:60], storage)
+    (path / 'metadata.yaml').unlink()
+    file = next(path.iterdir())
+    data = file.read_bytes()
+    rng = np.random.default_rng(0)
+    outcomes = set()
+    for _ in range(60):
+        broken = bytearray(data)
+        ends = (0, 3000) if rng.random() < 0.5 else (len(data) - 3000, len(data))
+        for at in rng.integers(*ends, 4):
+            broken[at] ^= int(rng.integers(1, 256))
+        file.write_bytes(bytes(broken))
+        try:
+            _, bag = read(path)
+            outcomes.add('damaged' if bag.incomplete else 'read')
+        except BagError as error:
+            outcomes.add('refused')
+            assert '\n' not in str(error)
+    assert {'read', 'refused'} & outcomes and len(outcomes) > 1
