@@ -105,6 +105,10 @@ def raw(fresh):
     fresh.node.destroy_publisher(publisher)
 
 
+def value_of(status, key: str) -> str:
+    return next(v.value for v in status.values if v.key == key)
+
+
 def start_motion(room) -> subprocess.Popen:
     """Return a sender whose setpoints the filter follows, somewhere in a swing."""
     sender = room.start_sender()
@@ -164,7 +168,10 @@ def test_a_killed_filter_publishes_nothing_and_waits_for_enable_when_restarted()
         start_motion(room)
         process.kill()
         process.wait(10.0)
-        time.sleep(0.1)  # what was already on its way
+        wait_for(
+            lambda: time.monotonic() - room.received[-1][0] > 0.3, 5.0,
+            'the end of what was on its way',
+        )  # fmt: skip
         count = len(room.received)
 
         room.statuses.clear()
@@ -175,9 +182,10 @@ def test_a_killed_filter_publishes_nothing_and_waits_for_enable_when_restarted()
         wait_for(lambda: 'safety_filter: tick' in room.diagnostics, 10.0, 'a second of ticks')
 
         assert restarted.poll() is None
-        assert room.state == 'ready'
-        moved = [c for _, c in room.received[count:] if np.abs(c - room.measured).max() > 1e-9]
-        assert not moved  # the sender sends on, nobody enabled
+        assert not room.received[count:]  # the sender sends on, nobody enabled
+        states = {value_of(status, 'state') for status in room.statuses}
+        assert states <= {'waiting', 'ready'}  # waiting again while a measured pose is late
+        room.wait_for_state('ready')
 
 
 def test_emergency_stop_latches_and_needs_reset_and_enable(fresh):
@@ -422,15 +430,23 @@ def test_a_required_heartbeat_that_stops_latches_the_stop():
         assert_inside_every_limit(room.commands())
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_mid_motion_brings_the_arm_to_rest_and_ends_cleanly(number):
-    """Field report B38."""
+@pytest.mark.parametrize(
+    'signals',
+    [
+        pytest.param([signal.SIGINT], id='SIGINT'),
+        pytest.param([signal.SIGTERM], id='SIGTERM'),
+        pytest.param([signal.SIGINT] * 2, id='Ctrl-C under ros2 launch'),
+    ],
+)
+def test_a_signal_mid_motion_brings_the_arm_to_rest_and_ends_cleanly(signals):
+    """Field report B38; ros2 launch passes on a SIGINT that the terminal has sent already."""
     with lab(new_domain()) as room:
         process = room.start_filter()
         room.wait_for_state('ready', timeout=20.0)
         start_motion(room)
 
-        process.send_signal(number)
+        for number in signals:
+            process.send_signal(number)
 
         assert process.wait(5.0) == 0
         commands = room.commands()
