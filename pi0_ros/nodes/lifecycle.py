@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -207,6 +208,9 @@ class ManagedNode(LifecycleNode):
 SHUTDOWN_BOUND_S = 3.0
 """How long a node may take to end before the process ends without it (field report B38)."""
 
+SAME_REQUEST_S = 0.5
+"""Signals so close together are one request to end."""
+
 
 def run(node_class, args: list[str] | None = None, executor_class=SingleThreadedExecutor) -> int:
     """
@@ -225,9 +229,16 @@ def run(node_class, args: list[str] | None = None, executor_class=SingleThreaded
     stop = threading.Event()
     executor = executor_class()
 
+    asked_at = 0.0
+
     def request_stop(*_):
+        nonlocal asked_at
         if stop.is_set():
-            os._exit(1)  # a second Ctrl-C does not wait
+            # One Ctrl-C under ros2 launch arrives twice: from the terminal and from launch.
+            if time.monotonic() - asked_at > SAME_REQUEST_S:
+                os._exit(1)  # a second Ctrl-C does not wait
+            return
+        asked_at = time.monotonic()
         stop.set()
         guard = threading.Timer(SHUTDOWN_BOUND_S, os._exit, args=(1,))
         guard.daemon = True
