@@ -81,9 +81,11 @@ class Bag:
         if what not in self.incomplete:
             self.incomplete = '; '.join(filter(None, (self.incomplete, what)))
 
-    def messages(self, topics=None) -> Iterator[tuple[str, int, bytes]]:
+    def messages(self, topics=None) -> Iterator[tuple[str, int, memoryview]]:
         """
         Yield (topic, time of reception [ns], CDR bytes) in recorded order.
+
+        The bytes are views of what was read from the file: most pictures are never looked at.
 
         :param topics: names to read; None: all of them.
         """
@@ -93,7 +95,7 @@ class Bag:
             reader = _read_mcap if _magic(path).startswith(MCAP_MAGIC) else _read_sqlite
             for topic, time_ns, data, position in reader(self, path, wanted):
                 self.read_bytes = done + position
-                yield topic, time_ns, _zstd(data) if data[:4] == ZSTD_MAGIC else data
+                yield topic, time_ns, memoryview(_zstd(data)) if data[:4] == ZSTD_MAGIC else data
             done += path.stat().st_size
         self.read_bytes = self.total_bytes
 
@@ -140,7 +142,7 @@ def type_name(name: str) -> str:
     return f'{parts[0]}/msg/{parts[1]}' if len(parts) == 2 else name
 
 
-def header_stamp(data: bytes) -> int:
+def header_stamp(data: bytes | memoryview) -> int:
     """Return the header stamp [ns] of a CDR message that begins with a std_msgs/Header."""
     order = 'little' if data[1] & 1 else 'big'
     seconds = int.from_bytes(data[4:8], order, signed=True)
@@ -389,7 +391,7 @@ def _read_sqlite(bag: Bag, path: Path, wanted: set):
         try:
             rows = db.execute(f'SELECT topic_id, timestamp, data FROM messages {query}', [*names])
             for k, (number, time_ns, data) in enumerate(rows):
-                yield names[number], time_ns, bytes(data), min(k / total, 1.0) * size
+                yield names[number], time_ns, memoryview(data), min(k / total, 1.0) * size
         except sqlite3.DatabaseError as error:
             bag.lacks(f'{path.name} is damaged ({error}); replayed up to there')
 
@@ -507,7 +509,7 @@ def _scan_mcap(bag: Bag, path: Path):
                 )
                 if opcode != _CHUNK:
                     return
-            inner = ((opcode, content),)
+            inner = ((opcode, memoryview(content)),)
             if opcode == _CHUNK:
                 try:
                     inner = _records(_unpack_chunk(content, cut))
@@ -565,4 +567,4 @@ def _read_mcap(bag: Bag, path: Path, wanted: set):
             if topic_name(values[2]) in wanted:
                 names[values[0]] = topic_name(values[2])
         elif kind == _MESSAGE and values[0] in names:
-            yield names[values[0]], values[1], bytes(values[2]), values[3]
+            yield names[values[0]], values[1], values[2], values[3]

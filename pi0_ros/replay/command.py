@@ -3,7 +3,8 @@
 ``pi0_ros replay``: a recorded bag through policy and safety filter.
 
 Exit codes: 0 fit to run, perhaps with warnings (1 with ``--strict``); 1 not fit; 2 the bag or the
-options cannot be used; 3 the bag was cut off or the run interrupted, results cover what was read.
+options cannot be used; 3 the bag was cut off or the run interrupted, results cover what was read;
+130 interrupted before there was anything to keep.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import importlib
 import json
 import math
+import os
 import sys
 from pathlib import Path
 
@@ -43,12 +45,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add('--dtype', default='float32')
     add('--map', action='append', default=[], metavar='CAMERA=TOPIC',
         help='topic of a camera in this bag')  # fmt: skip
+    add('--namespace', default='', metavar='NS',
+        help="namespace below which the robot's topics lie in this bag")  # fmt: skip
     add('--joint-states', action='append', default=[], metavar='TOPIC[:PREFIX]',
         help="joint states in this bag, instead of the robot's")  # fmt: skip
     add('--joint-names', default='', metavar='A,B,C',
         help='names for joint states that were recorded without any')  # fmt: skip
     add('--received-time', action='store_true',
-        help='stamp messages whose header stamp is zero with their reception')  # fmt: skip
+        help='stamp messages with their reception where the header stamp is zero or that input '
+             'has another clock than the others')  # fmt: skip
     add('--stitching', default='blend', choices=('switch', 'blend', 'rtc'))
     add('--execution-horizon', type=int, default=25, metavar='ROWS')
     add('--latency', type=float, default=0.0, metavar='S', help='delay of each chunk')
@@ -71,6 +76,8 @@ def run(args) -> int:
     if not Path(args.bag).exists():
         raise Pi0RosError(f'{args.bag}: no such bag')
     _check_bag(args, robot, cameras, sources)
+    if args.out:
+        _make_folder(args.out, Path(args.bag))
     policy = _load_policy(args)
     with _Progress() as progress:
         result = replay(
@@ -80,30 +87,64 @@ def run(args) -> int:
             joint_names=[n for n in args.joint_names.split(',') if n],
             use_received_time=args.received_time, stitching=args.stitching,
             execution_horizon=args.execution_horizon, latency=args.latency,
-            max_age=args.max_age, max_skew=args.max_skew, progress=progress,
+            max_age=args.max_age, max_skew=args.max_skew, namespace=args.namespace,
+            progress=progress,
         )  # fmt: skip
     getattr(policy, 'close', lambda: None)()
     result.summary['checkpoint'] = args.checkpoint or args.policy
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / 'result.json').write_text(to_json(result.summary), encoding='utf-8')
-        write_report(result, args.out / 'report.html')
-    print(to_json(result.summary) if args.format == 'json' else as_text(result.summary))
+        try:
+            (args.out / 'result.json').write_text(to_json(result.summary), encoding='utf-8')
+            write_report(result, args.out / 'report.html')
+        except OSError as error:
+            print(as_text(result.summary))
+            raise Pi0RosError(
+                f'{args.out}: the report cannot be written ({error.strerror or error}); free the '
+                'disk or give another --out'
+            ) from None
+    _print(to_json(result.summary) if args.format == 'json' else as_text(result.summary))
     if args.out:
-        print(f'written to {args.out}', file=sys.stderr)
+        print(f'written to {args.out / "report.html"}', file=sys.stderr)
     if args.strict and result.exit_code == 0 and result.verdict != 'yes':
         return 1
     return result.exit_code
 
 
+def _make_folder(out: Path, bag: Path) -> None:
+    """Refuse a folder that cannot be written to before the work is done, not after it."""
+    if out.resolve() == bag.resolve():
+        raise Pi0RosError(f'--out {out} is the bag itself, which is never written to')
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name in ('result.json', 'report.html'):
+            with (out / name).open('ab'):
+                pass
+    except OSError as error:
+        raise Pi0RosError(
+            f'--out {out}: cannot be written to ({error.strerror or error}); give a folder that '
+            'can'
+        ) from None
+
+
+def _print(text: str) -> None:
+    """Print; a reader that has had enough (``| head``) is no error."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _check_bag(args, robot, cameras, sources) -> None:
     """Refuse an unusable bag before the policy is loaded, which can take minutes."""
     from pi0_ros.replay.bag import open_bag
-    from pi0_ros.replay.replay import Inputs
+    from pi0_ros.replay.inputs import Inputs
 
     with open_bag(args.bag) as bag:
         with_cameras = args.policy != RECORDED
-        Inputs(bag, robot, cameras, sources or None, None, with_cameras=with_cameras)
+        Inputs(
+            bag, robot, cameras, sources or None, None, with_cameras=with_cameras,
+            namespace=args.namespace,
+        )  # fmt: skip
 
 
 def _pairs(texts) -> dict[str, str]:
@@ -112,6 +153,8 @@ def _pairs(texts) -> dict[str, str]:
         camera, separator, topic = text.partition('=')
         if not (camera and separator and topic):
             raise Pi0RosError(f"--map '{text}' is not CAMERA=TOPIC")
+        if camera in pairs:
+            raise Pi0RosError(f'--map is given twice for camera {camera}')
         pairs[camera] = topic
     return pairs
 
@@ -135,12 +178,19 @@ def _load_policy(args):
         raise Pi0RosError(f"--policy '{args.policy}': {error}; is it on PYTHONPATH?") from None
     if not callable(factory):
         raise Pi0RosError(f"--policy '{args.policy}': {module_name} has no '{factory_name}'")
-    return factory(
-        {
-            'checkpoint': args.checkpoint, 'robot': args.robot, 'device': args.device,
-            'dtype': args.dtype, 'prompt': args.prompt, 'seed': args.seed,
-        }
-    )  # fmt: skip
+    parameters = {
+        'checkpoint': args.checkpoint, 'robot': args.robot, 'device': args.device,
+        'dtype': args.dtype, 'prompt': args.prompt, 'seed': args.seed,
+    }  # fmt: skip
+    try:
+        return factory(parameters)
+    except Pi0RosError:
+        raise
+    except Exception as error:  # a factory is anybody's code
+        text = ' '.join(str(error).split())
+        raise Pi0RosError(
+            f'the policy {args.policy} cannot be made ({type(error).__name__}: {text})'
+        ) from error
 
 
 class _Progress:

@@ -60,6 +60,7 @@ class Stream:
         self.first = self.last = None
         self.previous_stamp: int | None = None
         self.intervals = Histogram(0.001, 2000)
+        self._typical = 0.0
         self.longest_gap, self.gap_at = 0.0, 0.0
 
     def add(self, received_ns: int, stamp_ns: int) -> None:
@@ -78,9 +79,11 @@ class Stream:
                 if interval < 0:
                     self.backwards += 1
                 else:
-                    typical = self.intervals.quantile(0.5)
-                    if self.intervals.n > 10 and interval > 1.6 * typical > 0:
-                        self.drops += round(interval / typical) - 1
+                    n = self.intervals.n
+                    if n in (11, 22, 44) or not n % 100:
+                        self._typical = self.intervals.quantile(0.5)
+                    if n > 10 and interval > 1.6 * self._typical > 0:
+                        self.drops += round(interval / self._typical) - 1
                     self.intervals.add(interval)
             self.previous_stamp = stamp_ns
 
@@ -103,9 +106,14 @@ class Stream:
 
 
 class Series:
-    """Recorded positions over stamps, a window of the last ``seconds``."""
+    """
+    Recorded positions over stamps, a window of the last ``seconds``.
 
-    def __init__(self, names, seconds: float, max_gap: float):
+    ``partial``: rows count before every joint is known; NaN stands for those that are not.
+    """
+
+    def __init__(self, names, seconds: float, max_gap: float, partial: bool = False):
+        self._partial = partial
         self._index = {name: i for i, name in enumerate(names)}
         self._latest = np.full(len(names), np.nan)
         self._window, self._max_gap = seconds * SECOND, max_gap * SECOND
@@ -120,7 +128,8 @@ class Series:
             index = self._index.get(name)
             if index is not None:
                 self._latest[index] = position
-        if not np.isfinite(self._latest).all():
+        finite = np.isfinite(self._latest)
+        if not (finite.any() if self._partial else finite.all()):
             return
         if self.stamps and stamp_ns < self.stamps[-1] - SECOND:  # the recording began anew
             self.stamps.clear()
@@ -156,6 +165,23 @@ class Series:
                 share = (stamp - known[right - 1]) / (known[right] - known[right - 1])
                 out[k] = values[right - 1] + share * (values[right] - values[right - 1])
         return out
+
+
+class Trace:
+    """Rows over time for drawing, thinned evenly so that there are never more than ``kept``."""
+
+    def __init__(self, interval: float = 0.0, kept: int = 4000):
+        self.rows: list[tuple] = []
+        self._interval, self._kept = interval, kept
+
+    def add(self, time_s: float, *values) -> None:
+        if self.rows and 0.0 <= time_s - self.rows[-1][0] < self._interval:
+            return
+        self.rows.append((time_s, *values))
+        if len(self.rows) > self._kept:
+            self.rows = self.rows[::2]
+            times = [row[0] for row in self.rows]
+            self._interval = 0.9 * (times[-1] - times[0]) / (len(times) - 1)
 
 
 class ChunkErrors:
@@ -203,7 +229,6 @@ class Motion:
     """The open-loop rollout: steps inside of chunks and at seams, jerk, what the filter did."""
 
     KEPT_EVENTS = 500
-    KEPT_SETPOINTS = 20_000
 
     def __init__(self, names, period: float):
         self.names, self._period = names, period
@@ -216,9 +241,9 @@ class Motion:
         self._jerk_n = 0
         self.hits: dict[tuple[str, str], dict] = {}
         self.events: list[dict] = []
-        self.trace: list[tuple[float, list, list, tuple]] = []  # s, raw, sent, joints limited
+        self.trace = Trace()  # s, raw [dof], sent [dof], joints limited
 
-    def add(self, time_s: float, setpoint, target: np.ndarray, command, report) -> None:
+    def add(self, time_s: float, setpoint, target: np.ndarray, report) -> None:
         self.ticks += 1
         self.holds += setpoint.holding
         if self._last:
@@ -241,9 +266,6 @@ class Motion:
             self._hit(time_s, hit.joint, hit.bound, hit.requested, hit.sent)
         if report.rejected:
             self._hit(time_s, '', 'rejected', float('nan'), float('nan'))
-        if len(self.trace) < self.KEPT_SETPOINTS:
-            limited = tuple(hit.joint for hit in report.limited)
-            self.trace.append((time_s, target.tolist(), command.tolist(), limited))
 
     def _hit(self, time_s, joint, bound, requested, sent) -> None:
         amount = abs(requested - sent)

@@ -25,7 +25,6 @@ pose and goes on from its own last setpoint.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import hashlib
 import inspect
@@ -48,7 +47,9 @@ from pi0_ros.control import (
 )
 from pi0_ros.errors import Pi0RosError
 from pi0_ros.observation import ObservationBuffer, decode_image
-from pi0_ros.replay.bag import Bag, BagError, header_stamp, open_bag, topic_name
+from pi0_ros.policy.images import resize_with_pad
+from pi0_ros.replay.bag import Bag, BagError, header_stamp, open_bag
+from pi0_ros.replay.inputs import JOINTS, TRAJECTORY, Inputs, decode
 from pi0_ros.replay.metrics import (
     HORIZONS,
     SECOND,
@@ -58,14 +59,11 @@ from pi0_ros.replay.metrics import (
     Problems,
     Series,
     Stream,
+    Trace,
 )
+from pi0_ros.replay.rollout import Rollout
 from pi0_ros.robot import RobotError, RobotSpec
 from pi0_ros.safety import Limits, SafetyFilter
-
-IMAGE, COMPRESSED, JOINTS = (
-    'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage', 'sensor_msgs/msg/JointState',
-)  # fmt: skip
-TRAJECTORY = 'trajectory_msgs/msg/JointTrajectory'
 
 TIME_BASE_S = 1.0
 """Stamps this far from the times of reception are another clock (simulated time), not latency."""
@@ -73,15 +71,15 @@ TIME_BASE_S = 1.0
 PROBE_MESSAGES = 20
 """Messages a topic from which the offset between the two is measured (its median)."""
 
-START_DISTANCE = 0.1
-"""rad (or m): beyond it the live start gate approaches slowly (its ``start_distance``)."""
-
 GIVEN_UP_AFTER = 3
 """Published chunks that no state of the inputs gave, after which only the likeliest is tried."""
 
 KEPT_CHUNKS = 2000
 KEPT_PREVIEWS = 24
 PREVIEW_SIZE = 224
+
+MAX_ERRORS = 3
+"""Errors of the policy in a row after which replay ends, as the live node deactivates."""
 
 LIMITED_SHARE = 0.05
 """Share of ticks that the filter may touch before the checkpoint is not fit."""
@@ -127,7 +125,7 @@ def replay(
     joint_states: Sequence[tuple[str, str]] | None = None,
     joint_names: Sequence[str] | None = None, use_received_time: bool = False,
     stitching: str = 'blend', execution_horizon: int = 25, latency: float = 0.0,
-    max_age: float = 0.2, max_skew: float = 0.05,
+    max_age: float = 0.2, max_skew: float = 0.05, namespace: str = '',
     progress: Callable[[float, str], None] | None = None,
 ) -> ReplayResult:  # fmt: skip
     """
@@ -144,150 +142,46 @@ def replay(
     :param cameras: camera name -> topic of the bag, where it is not the robot's own.
     :param joint_states: (topic, prefix) pairs instead of the robot's.
     :param joint_names: names for joint states that come without, in the order of their positions.
-    :param use_received_time: stamp messages whose header stamp is zero with their reception.
+    :param use_received_time: stamp messages whose header stamp is zero, and inputs whose stamps
+        are of another clock than the others', with their reception.
+    :param namespace: below which the robot's topics lie in this bag.
     :param latency: seconds by which each chunk comes after its observation was taken.
     :param progress: called with the share done (0..1) and a text, a few times a second.
     :raises BagError: when the bag is unreadable or lacks something that is needed.
     """
     if not isinstance(robot, RobotSpec):
         robot = RobotSpec.load(robot)
-    if stride < 1:
-        raise Pi0RosError(f'stride is {stride}; expected rows, 1 or more')
+    for name, value in (('stride', stride), ('execution_horizon', execution_horizon)):
+        if value < 1:
+            raise Pi0RosError(f'{name} is {value}; expected rows, 1 or more')
     if at not in ('stride', 'published'):
         raise Pi0RosError(f"at is '{at}'; expected 'stride' or 'published'")
-    if start >= end:
+    if seed < 0:
+        raise Pi0RosError(f'seed is {seed}; expected a whole number of zero or more')
+    if not 0.0 <= latency < math.inf:
+        raise Pi0RosError(f'latency is {latency} s; expected a number of zero or more')
+    if not start < end:  # also when one of them is not a number
         raise Pi0RosError(f'start {start} s is not before end {end} s')
     with open_bag(bag_path) as bag:
         inputs = Inputs(
-            bag, robot, cameras or {}, joint_states, joint_names, with_cameras=policy is not None
-        )
+            bag, robot, cameras or {}, joint_states, joint_names, with_cameras=policy is not None,
+            namespace=namespace,
+        )  # fmt: skip
+        if bag.start_ns is not None and start > (bag.end_ns - bag.start_ns) / SECOND:
+            raise BagError(
+                f'{bag.path}: start {start:g} s lies behind the end of the bag '
+                f'({(bag.end_ns - bag.start_ns) / SECOND:.1f} s long)'
+            )
         options = _Options(
             prompt, stride, start, end, at, seed, use_received_time, stitching, execution_horizon,
-            latency, max_age, max_skew,
+            latency, max_age, max_skew, namespace,
         )  # fmt: skip
         run = _Run(bag, inputs, policy, robot, options)
         return run.run(progress or (lambda share, text: None))
 
 
-@functools.cache
-def typestore():
-    """Return the message types that replay decodes; the same in every distribution."""
-    from rosbags.typesys import Stores, get_typestore
-
-    return get_typestore(Stores.ROS2_JAZZY)
-
-
-def decode(data: bytes, kind: str):
-    """
-    Return a message of CDR bytes.
-
-    :raises Pi0RosError: when the bytes are damaged.
-    """
-    try:
-        return typestore().deserialize_cdr(data, kind)
-    except Exception as error:  # rosbags raises whatever its generated code meets
-        raise Pi0RosError(f'a {kind} of {len(data)} bytes is damaged ({error})') from None
-
-
 def _rgb(data: bytes, kind: str, encoding: str | None) -> np.ndarray:
     return decode_image(decode(data, kind), encoding)
-
-
-# --- which topics ----------------------------------------------------------------------------
-
-
-class Inputs:
-    """The bag's topics by the part that they play; refuses by name what is missing."""
-
-    def __init__(
-        self, bag: Bag, robot: RobotSpec, mapping, joint_states, joint_names, with_cameras=True
-    ):
-        if bag.count == 0:
-            raise BagError(f'{bag.path}: the bag holds no messages; nothing to replay')
-        unknown = [name for name in mapping if name not in robot.cameras]
-        if unknown:
-            raise BagError(
-                f"robot '{robot.name}' has no camera {', '.join(unknown)} "
-                f'(it has {", ".join(robot.cameras)})'
-            )
-        self.notes: list[str] = []
-        missing: list[str] = []
-        self.cameras: dict[str, str] = {}
-        for camera in robot.cameras.values() if with_cameras else ():
-            names = [mapping[camera.name]] if camera.name in mapping else self._usual(camera)
-            names = [topic_name(n) for n in names]
-            topic = next((n for n in names if n in bag.topics and bag.topics[n].count != 0), None)
-            if topic is None:
-                others = {
-                    topic_name(n) for c in robot.cameras.values() if c is not camera
-                    for n in (*self._usual(c), mapping.get(c.name, '-'))
-                }  # fmt: skip
-                text = self._missing(
-                    bag, f'camera {camera.name}', names[0], (IMAGE, COMPRESSED), others
-                )
-                if camera.required:
-                    missing.append(f'{text}, --map {camera.name}=TOPIC chooses')
-                else:
-                    self.notes.append(f'{text}; the policy runs without this optional camera')
-            elif bag.topics[topic].type not in (IMAGE, COMPRESSED):
-                missing.append(
-                    f'camera {camera.name}: {topic} carries {bag.topics[topic].type}, not an image'
-                )
-            else:
-                self.cameras[topic] = camera.name
-        self.joints: dict[str, list[str]] = {}
-        for topic, prefix in joint_states or robot.joint_state_sources:
-            topic = topic_name(topic)
-            if topic not in bag.topics or bag.topics[topic].count == 0:
-                text = self._missing(bag, 'joint states', topic, (JOINTS,))
-                missing.append(f'{text}, --joint-states TOPIC[:PREFIX] chooses')
-            elif bag.topics[topic].type != JOINTS:
-                missing.append(f'{topic} carries {bag.topics[topic].type}, not {JOINTS}')
-            else:
-                self.joints.setdefault(topic, []).append(prefix)
-        if missing:
-            raise BagError(
-                f'{bag.path}: {"; ".join(missing)} (topics of the bag: {_topic_list(bag)})'
-            )
-        counts = [bag.topics[t].count for t in (*self.cameras, *self.joints)]
-        if all(count is not None and count <= 1 for count in counts):
-            raise BagError(
-                f'{bag.path}: at most 1 message a topic; a single sample is no trajectory, '
-                'nothing to replay'
-            )
-        self.joint_names = list(joint_names or ())
-        self.prompt = self._find(bag, 'prompt', 'std_msgs/msg/String')
-        self.actions = self._find(bag, 'joint_command_raw', JOINTS)
-        self.chunks = self._find(bag, 'action_chunk', TRAJECTORY)
-
-    @staticmethod
-    def _usual(camera) -> list[str]:
-        plain = camera.topic.removesuffix('/compressed')
-        names = [plain, f'{plain}/compressed']
-        return names[::-1] if camera.transport == 'compressed' else names
-
-    @staticmethod
-    def _find(bag: Bag, name: str, kind: str) -> str:
-        found = [t.name for t in bag.topics.values() if t.type == kind and t.count != 0]
-        return next((n for n in found if n.split('/')[-1] == name), '')
-
-    @staticmethod
-    def _missing(bag: Bag, what: str, topic: str, kinds, taken=()) -> str:
-        fitting = [t for t in bag.topics.values() if t.type in kinds and t.count != 0]
-        fitting = [t.name for t in fitting if t.name not in taken]
-        near = difflib.get_close_matches(topic, fitting, n=1, cutoff=0.5)
-        text = f'{what}: no messages on {topic}'
-        if near:
-            text = f'{text}, did you mean {near[0]}'
-        if fitting:
-            return f'{text} (the bag has {", ".join(fitting[:6])})'
-        return f'{text} and no topic of type {" or ".join(kinds)}'
-
-
-def _topic_list(bag: Bag) -> str:
-    names = sorted(bag.topics)
-    rest = f' and {len(names) - 12} more' if len(names) > 12 else ''
-    return ', '.join(names[:12]) + rest
 
 
 # --- the run -----------------------------------------------------------------------------------
@@ -313,7 +207,9 @@ class _Run:
             )
         period = 1.0 / robot.control_rate
         self.filter = SafetyFilter(Limits.from_robot(robot), period)
+        self.rollout = Rollout(robot, self.executor.lead)
         self.motion = Motion(robot.joint_names, period)
+        self.recorded, self.commanded = Trace(), Trace()
         topics = (*inputs.cameras, *inputs.joints)
         self.streams = {t: Stream(t, bag.topics[t].type) for t in topics}
         self.problems = Problems()
@@ -321,6 +217,10 @@ class _Run:
         self.durations = Histogram(0.001, 5000)
         self.moments = self.refused = self.inferences = self.taken = 0
         self.rejected: list[str] = []
+        self.rejections = 0
+        self.errors = 0  # of the policy, in a row
+        self.text: dict | None = None
+        self.foreign: set[str] = set()  # topics whose stamps are of another clock
         self.chunks: list[ActionChunk] = []
         self.previews: list[tuple[float, dict[str, np.ndarray]]] = []
         self.preview_every = 1
@@ -331,7 +231,7 @@ class _Run:
         self.tail: deque = deque()  # chunks that come later than their observation
         window = 1.0 if policy is None else 6.0  # s; a chunk is compared when it has passed
         self.states = Series(robot.state_names, window, o.max_age)
-        self.actions = Series(robot.joint_names, window, o.max_age)
+        self.actions = Series(robot.joint_names, window, o.max_age, partial=True)
         self.state_errors, self.action_errors = ChunkErrors(robot.dof), ChunkErrors(robot.dof)
         self.prompt, self.prompts = o.prompt or recorded_prompt(bag), []
         self.started = False
@@ -361,7 +261,13 @@ class _Run:
                     progress(share, f'{time_s:.1f} s, {self.inferences} inferences')
         except KeyboardInterrupt:
             interrupted = 'interrupted; what was done until then is kept'
+        except _PolicyFailed as error:
+            if not self.taken:
+                raise Pi0RosError(str(error)) from None
+            interrupted = str(error)
         self._finish_chunks(final=True)
+        for played in self.rollout.finish():
+            self._played(*played)
         progress(1.0, f'{self.inferences} inferences')
         return self._result(interrupted, time.monotonic() - began)
 
@@ -369,7 +275,7 @@ class _Run:
         """Yield (topic, reception [ns], data) of what is needed, inside of start..end."""
         wanted = [
             *self.inputs.cameras, *self.inputs.joints,
-            *(t for t in (self.inputs.prompt, self.inputs.actions) if t),
+            *self.inputs.commands.topics, *filter(None, [self.inputs.prompt]),
         ]  # fmt: skip
         for topic, received, data in self.bag.messages(wanted):
             time_s = (received - self.base) / SECOND
@@ -395,8 +301,17 @@ class _Run:
             raise BagError(f'{self.bag.path}: no message could be read before the file ends')
         if self.bag.start_ns is not None:
             base = self.bag.start_ns
-        medians = [float(np.median(values)) for values in offsets.values()]
-        offset = float(np.median(medians)) if medians else 0.0
+        medians = {topic: float(np.median(values)) for topic, values in offsets.items()}
+        offset = float(np.median(list(medians.values()))) if medians else 0.0
+        for topic, own in medians.items():
+            if abs(own - offset) > TIME_BASE_S * SECOND:
+                self.foreign.add(topic)
+                self.inputs.notes.append(
+                    f'{topic}: header stamps are {(own - offset) / SECOND:+.3f} s from those of '
+                    'the other inputs; '
+                    + ('its messages are stamped with their reception' if self.o.use_received_time
+                       else '--received-time takes the times of reception instead')
+                )  # fmt: skip
         if abs(offset) < TIME_BASE_S * SECOND:
             return 0, base
         self.inputs.notes.append(
@@ -424,13 +339,15 @@ class _Run:
 
     def _feed_input(self, topic: str, received: int, data: bytes) -> int:
         stamp, now = header_stamp(data), received + self.offset
-        if topic == self.inputs.actions:
-            message = decode(data, JOINTS)
-            self.actions.add(stamp, message.name, message.position)
+        if topic in self.inputs.commands.topics:
+            stamp, names, positions = self.inputs.commands.read(topic, data, now, decode)
+            self.actions.add(stamp, names, positions)
+            if self.actions.stamps:
+                self.commanded.add(self._seconds(stamp - self.offset), self.actions.values[-1])
             return stamp
         stream = self.streams[topic]
         stream.add(received, stamp)
-        if stamp <= 0 and self.o.use_received_time:
+        if self.o.use_received_time and (stamp <= 0 or topic in self.foreign):
             stamp = now
             stream.retimed += 1
         if topic in self.inputs.cameras:
@@ -449,6 +366,8 @@ class _Run:
             self.buffer.add_joints(stamp, names, message.position, received_ns=now)
             if stamp > 0:
                 self.states.add(stamp, names, message.position)
+        if self.states.stamps:
+            self.recorded.add(self._seconds(stamp - self.offset), self.states.values[-1])
         return stamp
 
     def _resolved(self, prefix: str, bare: list[str]) -> list[str]:
@@ -530,7 +449,13 @@ class _Run:
         if fresh:
             self.filter.reset(target)
         command, report = self.filter.step(target)
-        self.motion.add(time_s, Setpoint(time_s, measured, run, 0.0), target, command, report)
+        self.motion.add(time_s, Setpoint(time_s, measured, run, 0.0), target, report)
+        self._played(time_s, target, command, report)
+
+    def _played(self, time_s: float, target, command, report) -> None:
+        limited = tuple(hit.joint for hit in report.limited)
+        sent = np.full_like(target, np.nan) if command is None else command
+        self.motion.trace.add(time_s, target, sent, limited)
 
     def _as_published(self):
         if not self.inputs.chunks:
@@ -635,8 +560,15 @@ class _Run:
                     previous_actions=upcoming, delay=frozen, execution_horizon=len(upcoming)
                 )
         began = time.monotonic()
-        actions = self.policy.predict(observation, **arguments)
+        try:
+            actions = self.policy.predict(observation, **arguments)
+        except Exception as error:  # the live node goes on after an error of the policy, too
+            self._policy_failed(time_s, error)
+            return None, observation
         took = time.monotonic() - began
+        self.errors = 0
+        if self.text is None:
+            self.text = model_text(self.policy, observation)
         self.inferences += 1
         self.durations.add(took)
         try:
@@ -646,10 +578,22 @@ class _Run:
                 frozen_rows=frozen,
             )  # fmt: skip
         except ChunkError as error:
-            if len(self.rejected) < 100:
-                self.rejected.append(f'{time_s:.2f} s: {error}')
+            self._reject(time_s, str(error))
             return None, observation
         return chunk, observation
+
+    def _policy_failed(self, time_s: float, error: Exception) -> None:
+        """Count an error of the policy; end the run after a few in a row."""
+        text = f'{type(error).__name__}: {" ".join(str(error).split())}'
+        self.errors += 1
+        self._reject(time_s, f'the policy failed ({text})')
+        if self.errors >= MAX_ERRORS:
+            raise _PolicyFailed(f'the policy failed {self.errors} times in a row: {text}')
+
+    def _reject(self, time_s: float, why: str) -> None:
+        self.rejections += 1
+        if len(self.rejected) < 100:
+            self.rejected.append(f'{time_s:.2f} s: {why}')
 
     def _take(self, chunk: ActionChunk, observation, time_s: float) -> None:
         self.taken += 1
@@ -675,6 +619,7 @@ class _Run:
             )  # fmt: skip
         if not self.started:
             self.filter.reset(measured)
+            self.rollout.begin(time_s, measured)
             self.started = True
         self.tail.append((time_s + self.o.latency, chunk))
         self._advance(time_s)
@@ -691,14 +636,16 @@ class _Run:
                 return
             for setpoint in self.executor.poll(tick):
                 target = self.robot.policy_to_command(setpoint.positions)
-                command, report = self.filter.step(target)
-                self.motion.add(setpoint.due, setpoint, target, command, report)
+                _, report = self.filter.step(target)
+                self.motion.add(setpoint.due, setpoint, target, report)
+                for played in self.rollout.step(tick, setpoint.due, target, report):
+                    self._played(*played)
 
     def _preview(self, observation, time_s: float) -> None:
         """Keep pictures evenly over the bag, never more than KEPT_PREVIEWS of them."""
         if (len(self.digests) - 1) % self.preview_every:
             return
-        small = {name: letterbox(image) for name, image in observation.images.items()}
+        small = {n: resize_with_pad(p, PREVIEW_SIZE) for n, p in observation.images.items()}
         self.previews.append((time_s, small))
         if len(self.previews) > KEPT_PREVIEWS:
             self.previews = self.previews[::2]
@@ -724,7 +671,10 @@ class _Run:
                     continue
             self.state_errors.add(chunk.actions, state)
             if self.actions.count:
-                self.action_errors.add(chunk.actions, self.actions.at(stamps))
+                predicted = chunk.actions
+                if self.inputs.commands.unit == 'command':
+                    predicted = self.robot.policy_to_command(predicted)
+                self.action_errors.add(predicted, self.actions.at(stamps))
 
     # -- the end ----------------------------------------------------------------------------------
     def _result(self, interrupted: str, seconds: float) -> ReplayResult:
@@ -757,6 +707,7 @@ class _Run:
             'moments': self.moments,
             'refused': self.refused,
             'chunks': self.taken,
+            'rejected': self.rejections,
             'rejected_chunks': self.rejected,
             'digest': self.digest.hexdigest(),
             'chunk_digests': self.digests,
@@ -770,18 +721,41 @@ class _Run:
             'image_skew_s': self.skews.as_dict(bins=True),
             'against_states': self.state_errors.as_dict(robot.joint_names),
             'against_actions': self.action_errors.as_dict(robot.joint_names),
+            'actions': {
+                'topics': list(self.inputs.commands.topics), 'unit': self.inputs.commands.unit,
+                'samples': self.actions.count,
+            },
             'motion': self.motion.as_dict(),
             'start_gate': self._gate(),
+            'supervisor': self.rollout.as_dict() if self.started else None,
+            'model_input': self.text,
         }
         if self.o.at == 'published':
             summary['published'] = {
                 'equal': self.published_equal, 'different': self.published_different,
             }  # fmt: skip
         summary['verdict'], summary['reasons'] = judge(summary)
+        of_commands = robot.policy_to_command if self.inputs.commands.unit == 'policy' else None
         return ReplayResult(
             summary, self.chunks, self.previews,
-            {'setpoints': self.motion.trace, 'base_ns': self.base + self.offset},
+            {
+                'setpoints': self.motion.trace.rows, 'base_ns': self.base + self.offset,
+                'recorded': self._in_commands(self.recorded, self.robot.measured_to_command),
+                'commanded': self._in_commands(self.commanded, of_commands),
+            },
         )  # fmt: skip
+
+    @staticmethod
+    def _in_commands(trace: Trace, convert) -> tuple[np.ndarray, np.ndarray]:
+        """Return times [n] and values [n, dof] of a curve in command units."""
+        times, values = [], []
+        for time_s, row in trace.rows:
+            try:
+                values.append(row if convert is None else convert(row))
+            except RobotError:
+                continue
+            times.append(time_s)
+        return np.array(times), np.array(values)
 
     def _remarks(self, streams: dict) -> list[str]:
         notes = []
@@ -807,21 +781,26 @@ class _Run:
                 f'{", ".join(late)} begin up to {max(starts) - min(starts):.1f} s after the first '
                 'input; replay began when all were there'
             )
-        if not self.actions.count:
-            notes.append('no commands (joint_command_raw) in the bag; compared with states only')
+        commands = self.inputs.commands
+        if not self.actions.count and self.policy is not None:
+            others = commands.others(self.bag)
+            hint = f"; the 'output' of the robot's YAML does not name {', '.join(others[:4])}"
+            notes.append(
+                'no commands were recorded on a topic that is known; chunks are compared with '
+                f'states only{hint if others else ""}'
+            )
+        elif commands.unit == 'command' and self.policy is not None:
+            notes.append(f'recorded commands: {", ".join(commands.topics)}, in command units')
+        if self.rollout.note:
+            notes.append(self.rollout.note)
         return notes
 
     def _gate(self) -> dict:
-        if not self.gate:
-            return {'verdict': 'unknown', 'limit': START_DISTANCE}
-        first = self.gate[0]
-        worst = max(self.gate, key=lambda g: g['distance'])
-        return {
-            'verdict': 'open' if first['distance'] <= START_DISTANCE else 'approach',
-            'limit': START_DISTANCE,
-            'first': first,
-            'worst': worst,
-        }
+        gate = self.rollout.gate()
+        if self.gate:
+            gate['first'] = self.gate[0]
+            gate['worst'] = max(self.gate, key=lambda g: g['distance'])
+        return gate
 
 
 class Recent:
@@ -910,6 +889,7 @@ class _Options:
     latency: float
     max_age: float
     max_skew: float
+    namespace: str
 
 
 def recorded_prompt(bag: Bag) -> str:
@@ -920,18 +900,30 @@ def recorded_prompt(bag: Bag) -> str:
     return ''
 
 
-def letterbox(image: np.ndarray, size: int = PREVIEW_SIZE) -> np.ndarray:
-    """Return a picture as the model is shown it: fitted into a square, black borders."""
-    from PIL import Image
+class _PolicyFailed(Exception):
+    """The policy failed too often in a row."""
 
-    height, width = image.shape[:2]
-    scale = size / max(height, width)
-    new = (max(round(width * scale), 1), max(round(height * scale), 1))
-    small = np.asarray(Image.fromarray(image).resize(new, Image.Resampling.BILINEAR))
-    out = np.zeros((size, size, 3), dtype=np.uint8)
-    top, left = (size - new[1]) // 2, (size - new[0]) // 2
-    out[top : top + new[1], left : left + new[0]] = small
-    return out
+
+def model_text(policy, observation) -> dict | None:
+    """
+    Return what the model was told beside the pictures, for a :class:`pi0_ros.policy.Pi0Policy`.
+
+    ``text`` as it was tokenised, ``tokens``: their ids, ``limit``: how many the checkpoint takes,
+    ``state``: float [dof], normalised. None for other policies.
+    """
+    tokenizer, inputs = getattr(policy, 'tokenizer', None), getattr(policy, '_inputs', None)
+    if tokenizer is None or inputs is None:
+        return None
+    from pi0_ros.policy.prompt import clean_prompt, pi05_text
+
+    _, state, tokens = inputs(observation)
+    text = clean_prompt(observation.prompt, tokenizer.family)
+    if policy.config.kind == 'pi05':
+        text = pi05_text(observation.prompt, state)
+    return {
+        'text': text, 'tokens': tokens.tolist(), 'limit': tokenizer.length,
+        'state': [round(float(v), 4) for v in state],
+    }  # fmt: skip
 
 
 def judge(summary: Mapping) -> tuple[str, list[str]]:
@@ -946,7 +938,7 @@ def judge(summary: Mapping) -> tuple[str, list[str]]:
     motion = summary['motion']
     if summary['rejected_chunks']:
         no.append(
-            f'{len(summary["rejected_chunks"])} predictions had to be refused as a whole: '
+            f'{summary["rejected"]} predictions had to be refused as a whole: '
             f'{summary["rejected_chunks"][0]}'
         )
     blocked = [p for p in summary['problems'] if p['blocked']]
@@ -975,11 +967,17 @@ def judge(summary: Mapping) -> tuple[str, list[str]]:
     if published and published['different']:
         no.append(f'{published["different"]} chunks differ from those that were published')
     gate = summary['start_gate']
-    if gate['verdict'] == 'approach':
-        first = gate['first']
-        warnings.append(
-            f'the first target of {first["joint"]} is {first["distance"]:.3f} from the measured '
-            f'pose (limit {gate["limit"]}): the arm would approach it slowly'
+    if gate['verdict'] == 'refused':
+        no.append(f'the start gate stayed closed: {gate["reason"]}')
+    elif gate['verdict'] == 'approach' and gate['approach_s'] is None:
+        no.append(f'the arm never caught up with the policy from its start: {gate["reason"]}')
+    elif gate['verdict'] == 'approach':
+        warnings.append(f'{gate["reason"]}, for {gate["approach_s"]:.1f} s')
+    clearance = (summary['supervisor'] or {}).get('clearance')
+    if clearance and clearance['smallest'] < clearance['limit']:
+        no.append(
+            f'{clearance["between"]} come to {clearance["smallest"]:.3f} m at '
+            f'{clearance["time_s"]:.2f} s (limit {clearance["limit"]:g} m): the filter would hold'
         )
     inside, seams = motion['step_inside'], motion['step_at_seams']
     if seams['count'] > 2 and seams['p99'] > 3 * max(inside['p99'], 0.002):
