@@ -182,7 +182,7 @@ class ArmSpec:
 
 @dataclass(frozen=True)
 class CameraSpec:
-    """One camera: topic, transport, and the slot of the policy that it fills."""
+    """One camera: topic, transport, and the slot of the policy that it fills ('': by name)."""
 
     name: str
     slot: str
@@ -659,7 +659,7 @@ def _parse_cameras(s: _Section) -> dict[str, CameraSpec]:
         c.allow_only('slot', 'topic', 'transport', 'required', 'encoding')
         cameras[str(name)] = CameraSpec(
             name=str(name),
-            slot=c.text('slot', choices=CAMERA_SLOTS),
+            slot=c.text('slot', '', CAMERA_SLOTS),
             topic=c.topic('topic'),
             transport=c.text('transport', 'raw', ('raw', 'compressed')),
             required=c.flag('required', True),
@@ -668,7 +668,7 @@ def _parse_cameras(s: _Section) -> dict[str, CameraSpec]:
     for what in ('slot', 'topic'):
         values = [getattr(camera, what) for camera in cameras.values()]
         for value in values:
-            if values.count(value) > 1:
+            if value and values.count(value) > 1:
                 s.fail('', list(cameras), f'a different {what} for each camera ({value!r} twice)')
     return cameras
 

@@ -11,16 +11,23 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from pi0_ros.errors import Pi0RosError
 from pi0_ros.policy import weights
-from pi0_ros.policy.aloha import make_bool_mask
-from pi0_ros.policy.normalization import MODES
+from pi0_ros.policy.aloha import PI_STATE_RANGE, make_bool_mask
+from pi0_ros.policy.images import RESIZES
+from pi0_ros.policy.normalization import (
+    DIALECTS,
+    LEROBOT_EPS,
+    MODES,
+    aggregate_episode_stats,
+)
 from pi0_ros.robot import CAMERA_SLOTS
 
 LAYOUTS = ('pi0_ros', 'lerobot', 'lerobot_old', 'openpi', 'transformers')
@@ -28,8 +35,28 @@ ACTION_SPACES = ('absolute', 'delta')
 ALOHA_DELTA_MASK = make_bool_mask(6, -1, 6, -1)
 """openpi's: joints relative to the state, grippers absolute."""
 
-_MODE_OF = {'MEAN_STD': 'zscore', 'QUANTILES': 'quantile', 'IDENTITY': 'identity'}
+_MODE_OF = {
+    'MEAN_STD': 'zscore', 'QUANTILES': 'quantile', 'MIN_MAX': 'min_max',
+    'QUANTILE10': 'quantile10', 'IDENTITY': 'identity',
+}  # fmt: skip
 _IMAGE_PREFIX = 'observation.images.'
+_STATE, _ACTION = 'observation.state', 'action'
+# LeRobot's steps by registered name; those without one are saved by the path of their class.
+_STEP_CLASSES = {
+    'rename_observations_processor': 'RenameObservationsProcessorStep',
+    'tokenizer_processor': 'TokenizerProcessorStep',
+    'relative_actions_processor': 'RelativeActionsProcessorStep',
+    'normalizer_processor': 'NormalizerProcessorStep',
+    'unnormalizer_processor': 'UnnormalizerProcessorStep',
+}
+_HARMLESS_STEPS = {
+    'to_batch_processor', 'device_processor', 'pi0_new_line_processor',
+    'pi05_prepare_state_tokenizer_processor_step', 'absolute_actions_processor',
+}  # fmt: skip
+_FAST = (
+    'a pi0-FAST checkpoint (it writes actions as text tokens and has no action expert); pi0_ros '
+    'runs pi0 and pi0.5'
+)
 _log = logging.getLogger(__name__)
 
 
@@ -42,8 +69,10 @@ class CheckpointInfo:
     """
     A checkpoint's own words; None where it does not say.
 
-    ``cameras``: camera or feature name -> slot. ``statistics``: ``state`` and ``actions`` ->
-    arrays by ``mean``, ``std``, ``q01``, ``q99``. ``aloha``: constants' generation, or ``off``.
+    ``cameras``: camera or feature name -> slot, in the order of the model's pictures (slot '':
+    none of the known ones). ``statistics``: ``state`` and ``actions`` -> arrays by ``mean``,
+    ``std``, ``q01``, ... ``aloha``: constants' generation, or ``off``. ``notes``: sentences that
+    the user should read.
     """
 
     path: Path
@@ -63,6 +92,8 @@ class CheckpointInfo:
     state_dim: int | None = None
     action_dim: int | None = None
     prompt_tokens: int | None = None
+    truncate: bool = True
+    tokenizer: str | None = None
     prompt: str = ''
     notes: tuple[str, ...] = field(default_factory=tuple)
 
@@ -108,6 +139,9 @@ def read_checkpoint(folder: Path, asset_id: str | None = None) -> CheckpointInfo
     kind = data.get('type')
     if data.get('format') == 'pi0_ros':
         return _own(folder, data, asset_id)
+    said = str(kind or data.get('model_type') or data.get('architectures') or '').lower()
+    if re.search('pi0?[-_]?fast', said):
+        raise CheckpointError(f'{folder} is {_FAST}')
     if kind is not None:
         if kind not in ('pi0', 'pi05'):
             raise CheckpointError(f"{folder} is a checkpoint of policy '{kind}', not of pi0")
@@ -115,9 +149,7 @@ def read_checkpoint(folder: Path, asset_id: str | None = None) -> CheckpointInfo
             return _lerobot(folder, data)
         return _lerobot_old(folder, data)
     if str(data.get('model_type', '')).startswith('pi0'):
-        return _with_openpi_statistics(
-            CheckpointInfo(folder, 'transformers', 'pi0', 'transformers'), asset_id
-        )
+        return _transformers(folder, data, asset_id)
     if 'model_type' in data or 'architectures' in data:
         what = data.get('model_type') or data['architectures']
         raise CheckpointError(f"{folder} is a model of type '{what}', not pi0")
@@ -132,6 +164,10 @@ def read_checkpoint(folder: Path, asset_id: str | None = None) -> CheckpointInfo
             f'{folder} is a LeRobot data set ({version}), no pi0 checkpoint; give the folder of a '
             'policy trained on it'
         )
+    if (folder / 'adapter_config.json').is_file():
+        raise CheckpointError(
+            f'{folder} holds a LoRA adapter alone; merge it into its base model and give that'
+        )
     if not _has_weights(folder):
         raise CheckpointError(
             f'{folder} holds no pi0 checkpoint: neither config.json nor model.safetensors'
@@ -143,11 +179,11 @@ def read_checkpoint(folder: Path, asset_id: str | None = None) -> CheckpointInfo
 
 
 def _own(folder: Path, data: dict, asset_id: str | None) -> CheckpointInfo:
-    model = data.get('model', {})
-    pipeline = data.get('pipeline', {})
+    model, pipeline = (_object(data, key, folder) for key in ('model', 'pipeline'))
     unknown = set(pipeline) - {
         'action_space', 'delta_mask', 'aloha', 'state_mode', 'action_mode', 'dialect', 'cameras',
-        'resize', 'state_dim', 'action_dim', 'prompt_tokens', 'prompt',
+        'camera_order', 'resize', 'state_dim', 'action_dim', 'prompt_tokens', 'truncate',
+        'tokenizer', 'prompt',
     }  # fmt: skip
     if unknown:
         raise CheckpointError(f'{folder}/config.json: unknown keys in pipeline: {sorted(unknown)}')
@@ -156,6 +192,25 @@ def _own(folder: Path, data: dict, asset_id: str | None) -> CheckpointInfo:
     values = dict(pipeline)
     if values.get('delta_mask') is not None:
         values['delta_mask'] = tuple(bool(v) for v in values['delta_mask'])
+    order = values.pop('camera_order', None)
+    if values.get('cameras') is not None:
+        cameras = _object(pipeline, 'cameras', folder)
+        order = order or sorted(cameras, key=lambda name: _rank(cameras[name]))
+        if sorted(order) != sorted(cameras):
+            raise CheckpointError(
+                f'{folder}/config.json: camera_order is {order}, cameras are {list(cameras)}'
+            )
+        values['cameras'] = {name: cameras[name] for name in order}
+    for key, known in (
+        ('action_space', ACTION_SPACES), ('aloha', (*PI_STATE_RANGE, 'off')),
+        ('state_mode', MODES), ('action_mode', MODES), ('dialect', DIALECTS),
+        ('resize', RESIZES),
+    ):  # fmt: skip
+        if values.get(key) is not None and values[key] not in known:
+            raise CheckpointError(
+                f"{folder}/config.json: {key} is '{values[key]}'; expected one of "
+                f'{", ".join(known)}'
+            )
     family = model.get('family', 'lerobot')
     info = CheckpointInfo(folder, 'pi0_ros', model.get('kind'), family, **values)
     return _with_openpi_statistics(info, asset_id)
@@ -163,28 +218,49 @@ def _own(folder: Path, data: dict, asset_id: str | None) -> CheckpointInfo:
 
 def _lerobot(folder: Path, data: dict) -> CheckpointInfo:
     """LeRobot from 0.4 on: statistics in a file that the processor's JSON names."""
-    steps = _json(folder / 'policy_preprocessor.json').get('steps', [])
+    steps = _steps(folder / 'policy_preprocessor.json')
     step = _step(steps, 'normalizer_processor')
-    modes = data.get('normalization_mapping') or (step or {}).get('config', {}).get('norm_map', {})
+    undo = _step(_steps(folder / 'policy_postprocessor.json'), 'unnormalizer_processor')
+    modes = dict(data.get('normalization_mapping') or {})
+    modes |= {k: v for k, v in _norm_map(step).items() if k != 'ACTION'}
+    if 'ACTION' in _norm_map(undo or step):
+        modes['ACTION'] = _norm_map(undo or step)['ACTION']  # LeRobot runs what its steps say
+    for found in (step, undo):
+        eps = _config(found).get('eps')
+        if eps is not None and eps != LEROBOT_EPS:
+            raise CheckpointError(
+                f"{folder}: its normaliser adds eps {eps}; pi0_ros knows LeRobot's {LEROBOT_EPS}"
+            )
     statistics, source = None, ''
     if step is not None and step.get('state_file'):
-        source = step['state_file']
-        statistics = _tensor_statistics(folder / source)
-        statistics['actions'] = _output_statistics(folder, statistics['actions'])
-    relative = bool(data.get('use_relative_actions', False))
+        source = str(step['state_file'])
+        needed = [name for name, key in (('state', 'STATE'), ('actions', 'ACTION'))
+                  if modes.get(key) != 'IDENTITY']  # fmt: skip
+        own = undo is not None and undo.get('state_file')
+        statistics = _tensor_statistics(
+            folder, source, [name for name in needed if name != 'actions' or not own]
+        )
+        if own:
+            actions = _tensor_statistics(
+                folder, str(undo['state_file']), [name for name in needed if name == 'actions']
+            )
+            statistics['actions'] = actions['actions']  # what LeRobot undoes the actions with
+    mask = _relative_mask(data, steps)
+    tokens = _config(_step(steps, 'tokenizer_processor'))
     return CheckpointInfo(
         folder, 'lerobot', data.get('type'), 'lerobot',
-        action_space='delta' if relative else 'absolute',
-        delta_mask=_relative_mask(data) if relative else None,
+        action_space='absolute' if mask is None else 'delta', delta_mask=mask,
         aloha='off', dialect='lerobot', statistics=statistics, statistics_source=source,
         resize='torch', **_features(data, folder, _renames(steps)), **_modes(modes, folder),
-        prompt_tokens=data.get('tokenizer_max_length'),
+        prompt_tokens=tokens.get('max_length') or data.get('tokenizer_max_length'),
+        truncate=bool(tokens.get('truncation', True)),
+        tokenizer=tokens.get('tokenizer_name'), notes=_strange_steps(steps),
     )  # fmt: skip
 
 
 def _lerobot_old(folder: Path, data: dict) -> CheckpointInfo:
     """LeRobot 0.1 to 0.3: statistics among the weights, ALOHA adaptation by two flags."""
-    features = data.get('input_features', {})
+    features = _object(data, 'input_features', folder)
     if 'pixels' in features:
         try:
             weights.find_files(folder)
@@ -209,18 +285,39 @@ def _lerobot_old(folder: Path, data: dict) -> CheckpointInfo:
         # LeRobot 0.1-0.3 has the flag and not the deltas; who set it trained them elsewhere.
         action_space=None if data.get('use_delta_joint_actions_aloha') else 'absolute',
         aloha='lerobot_old' if data.get('adapt_to_pi_aloha') else 'off',
-        dialect='lerobot', statistics=statistics or None,
+        dialect='lerobot_old', statistics=statistics or None,
         statistics_source='buffers among the weights' if statistics else '',
         resize='torch_left_top', **_features(data, folder),
-        **_modes(data.get('normalization_mapping', {}), folder),
-        prompt_tokens=data.get('tokenizer_max_length'),
+        **_modes(data.get('normalization_mapping') or {}, folder),
+        prompt_tokens=data.get('tokenizer_max_length'), truncate=False,
     )  # fmt: skip
+
+
+def _transformers(folder: Path, data: dict, asset_id: str | None) -> CheckpointInfo:
+    """Native PI0 (transformers 5.4 and later): statistics, if any, in its processor's JSON."""
+    info = CheckpointInfo(folder, 'transformers', 'pi0', 'transformers', truncate=False)
+    path = folder / 'processor_config.json'
+    said = _json(path) if path.is_file() else {}
+    statistics = {
+        name: {key: said[f'{name}_{key}'] for key in ('mean', 'std')
+               if said.get(f'{name}_{key}') is not None}
+        for name in ('state', 'actions')
+    }  # fmt: skip
+    if any(statistics.values()):
+        for name, found in statistics.items():
+            if len(found) < 2:
+                raise CheckpointError(f'{path}: {name}_mean and {name}_std are not both there')
+        return replace(
+            info, statistics=statistics, statistics_source=path.name, dialect='lerobot',
+            state_mode='zscore', action_mode='zscore', resize='transformers',
+        )  # fmt: skip
+    info = _with_openpi_statistics(info, asset_id)
+    # With openpi's statistics it is openpi's model in another layout: pictures as openpi has them.
+    return info if info.statistics else replace(info, dialect='lerobot', resize='transformers')
 
 
 def _with_openpi_statistics(info: CheckpointInfo, asset_id: str | None) -> CheckpointInfo:
     """Add ``norm_stats.json`` (beside the weights or in assets/<id>/) to what is known."""
-    from dataclasses import replace
-
     found = {p.parent.name: p for p in sorted(info.path.glob('assets/*/norm_stats.json'))}
     found |= {f'{p.parent.parent.name}/{p.parent.name}': p
               for p in sorted(info.path.glob('assets/*/*/norm_stats.json'))}  # fmt: skip
@@ -251,6 +348,61 @@ def _with_openpi_statistics(info: CheckpointInfo, asset_id: str | None) -> Check
 # --- statistics ------------------------------------------------------------------------------
 
 
+def read_statistics(path) -> tuple[dict[str, dict], str]:
+    """
+    Read statistics from whatever file or folder of openpi's or LeRobot's holds them.
+
+    :param path: ``norm_stats.json``; LeRobot's ``stats.json``, ``episodes_stats.jsonl`` (v2.1;
+        aggregated) or processor ``.safetensors``; or the folder of a LeRobot data set.
+    :return: ``state`` and ``actions`` -> statistics; the data set's instruction, if it has one.
+    :raises CheckpointError: when there are none, or they lack state or actions.
+    """
+    path = Path(path).expanduser()
+    if path.is_dir():
+        meta = path if path.name == 'meta' else path / 'meta'
+        for file in (
+            meta / 'stats.json', meta / 'episodes_stats.jsonl', path / 'norm_stats.json',
+        ):  # fmt: skip
+            if file.is_file():
+                return read_statistics(file)[0], _only_task(meta / 'tasks.jsonl')
+        raise CheckpointError(
+            f'{path} holds no statistics (looked for meta/stats.json, meta/episodes_stats.jsonl '
+            'and norm_stats.json)'
+        )
+    if path.suffix == '.jsonl':
+        stats = aggregate_episode_stats(_rows(path))
+        return _named(stats, path), ''
+    if path.suffix == '.safetensors':
+        return _tensor_statistics(path.parent, path.name), ''
+    data = _json(path)
+    if _STATE in data or _ACTION in data:
+        return _named(data, path), ''
+    return read_norm_stats(path), ''
+
+
+def _named(stats: Mapping[str, Mapping], path: Path) -> dict[str, dict]:
+    for feature in (_STATE, _ACTION):
+        if not isinstance(stats.get(feature), Mapping):
+            raise CheckpointError(
+                f"{path}: statistics of '{feature}' are missing (it has {', '.join(stats)})"
+            )
+    return {'state': dict(stats[_STATE]), 'actions': dict(stats[_ACTION])}
+
+
+def _rows(path: Path) -> list:
+    try:
+        lines = path.read_text(encoding='utf-8').splitlines()
+        return [json.loads(line) for line in lines if line.strip()]
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f'{path}: not readable as lines of JSON ({error})') from None
+
+
+def _only_task(path: Path) -> str:
+    """Return the instruction of a data set that has a single one."""
+    tasks = [row.get('task', '') for row in _rows(path)] if path.is_file() else []
+    return str(tasks[0]) if len(tasks) == 1 else ''
+
+
 def read_norm_stats(path: Path) -> dict[str, dict]:
     """
     Read openpi's ``norm_stats.json``.
@@ -259,6 +411,8 @@ def read_norm_stats(path: Path) -> dict[str, dict]:
     """
     data = _json(path)
     stats = data.get('norm_stats', data)
+    if not isinstance(stats, dict):
+        raise CheckpointError(f"{path}: 'norm_stats' holds no object by 'state' and 'actions'")
     result = {}
     for name in ('state', 'actions'):
         if not isinstance(stats.get(name), dict):
@@ -268,82 +422,111 @@ def read_norm_stats(path: Path) -> dict[str, dict]:
     return result
 
 
-def _tensor_statistics(path: Path, needed=('state', 'actions')) -> dict[str, dict]:
+def _tensor_statistics(
+    folder: Path, name: str, needed=('state', 'actions')
+) -> dict[str, dict]:  # fmt: skip
+    """Read the file in which a LeRobot step keeps its statistics: ``feature.statistic`` keys."""
+    path = folder / name
+    if Path(name).name != name:
+        raise CheckpointError(f"{folder}: the processor's statistics '{name}' lie outside of it")
     if not path.is_file():
         raise CheckpointError(
-            f'{path.parent}: the processor names {path.name} for its statistics; it is missing'
+            f'{folder}: the processor names {name} for its statistics; it is missing'
         )
-    from safetensors.numpy import load_file
-
-    return _sorted_statistics(load_file(str(path)), str(path), needed)
+    tensors = _read_tensors(path, lambda key: True)
+    result: dict[str, dict] = {'state': {}, 'actions': {}}
+    for key, value in tensors.items():
+        feature, _, statistic = key.rpartition('.')
+        group = {_STATE: 'state', _ACTION: 'actions'}.get(feature)
+        if group:
+            result[group][statistic] = value
+    for group, feature in (('state', _STATE), ('actions', _ACTION)):
+        if group in needed and not result[group]:
+            raise CheckpointError(
+                f"{path}: statistics of '{feature}' are missing (it has "
+                f'{", ".join(sorted(tensors)[:6]) or "nothing"})'
+            )
+    return result
 
 
 def _buffer_statistics(folder: Path) -> dict[str, dict]:
     """Collect LeRobot's normalisation buffers from the weights' files."""
-    from safetensors import safe_open
-
     wanted = {
         'normalize_inputs.buffer_observation_state.': 'state',
         'unnormalize_outputs.buffer_action.': 'actions',
     }
+
+    def group_of(key: str) -> str | None:
+        key = key.removeprefix('model.')
+        return next((group for start, group in wanted.items() if key.startswith(start)), None)
+
     result: dict[str, dict] = {}
     for file in weights.find_files(folder):
-        with safe_open(str(file), 'np') as tensors:
-            for key in tensors.keys():
-                for prefix, name in wanted.items():
-                    if key.removeprefix('model.').startswith(prefix):
-                        statistic = key.rsplit('.', 1)[1]
-                        result.setdefault(name, {})[statistic] = tensors.get_tensor(key)
+        for key, value in _read_tensors(file, group_of).items():
+            if np.isfinite(value).all():  # infinity is LeRobot's mark of statistics never given
+                result.setdefault(group_of(key), {})[key.rsplit('.', 1)[1]] = value
     return result
 
 
-def _sorted_statistics(
-    tensors: Mapping[str, np.ndarray], source: str, needed
-) -> dict[str, dict]:  # fmt: skip
-    result: dict[str, dict] = {'state': {}, 'actions': {}}
-    for key, value in tensors.items():
-        feature, _, statistic = key.rpartition('.')
-        name = {'observation.state': 'state', 'action': 'actions'}.get(feature)
-        if name and statistic in ('mean', 'std', 'q01', 'q99', 'min', 'max'):
-            result[name][statistic] = value
-    for name, feature in (('state', 'observation.state'), ('actions', 'action')):
-        if name in needed and not result[name]:
-            raise CheckpointError(
-                f"{source}: statistics of '{feature}' are missing (it has "
-                f'{", ".join(sorted(tensors)[:6]) or "nothing"})'
-            )
-    return result
+def _read_tensors(path: Path, wanted) -> dict[str, np.ndarray]:
+    """Return some tensors of a safetensors file as float64, whatever their dtype."""
+    import torch
+
+    entries, _ = weights.read_header(path)
+    found = {}
+    with open(path, 'rb') as file:
+        for key, entry in entries.items():
+            if wanted(key) and entry.dtype in weights.DTYPES:
+                values = torch.empty(entry.shape, dtype=torch.float64)
+                weights.read_tensor(file, entry, values)
+                found[key] = values.numpy()
+    return found
 
 
 # --- LeRobot's config ------------------------------------------------------------------------
 
 
 def _features(data: dict, folder: Path, renames: Mapping[str, str] | None = None) -> dict:
-    inputs, outputs = data.get('input_features') or {}, data.get('output_features') or {}
-    names = [key.removeprefix(_IMAGE_PREFIX) for key in inputs if key.startswith(_IMAGE_PREFIX)]
+    inputs, outputs = (
+        _object(data, key, folder) for key in ('input_features', 'output_features')
+    )
+    pictures = [
+        key for key, feature in inputs.items()
+        if key.startswith('observation.image') or _object(inputs, key, folder).get('type')
+        == 'VISUAL'
+    ]  # fmt: skip
+    names = [key.removeprefix(_IMAGE_PREFIX).removeprefix('observation.') for key in pictures]
     names = [name for name in names if not name.startswith('empty_camera')]
-    if len(names) > len(CAMERA_SLOTS):
-        raise CheckpointError(
-            f'{folder} was trained with {len(names)} cameras ({", ".join(names)}); at most '
-            f'{len(CAMERA_SLOTS)} are supported'
-        )
     cameras = None
     if names:
-        if set(names) <= set(CAMERA_SLOTS):
-            cameras = {name: name for name in CAMERA_SLOTS if name in names}
+        # The order of the config is that of the model's pictures. A name that is a slot's says
+        # which camera it is; other names take the slots in turn, while there is one for each.
+        if len(names) > len(CAMERA_SLOTS):
+            slots = ['' if name not in CAMERA_SLOTS else name for name in names]
+        elif set(names) & set(CAMERA_SLOTS):
+            free = iter(slot for slot in CAMERA_SLOTS if slot not in names)
+            slots = [name if name in CAMERA_SLOTS else next(free) for name in names]
         else:
-            cameras = dict(zip(names, CAMERA_SLOTS))
-        cameras = {(renames or {}).get(name, name): slot for name, slot in cameras.items()}
-    width = {
-        key: (feature or {}).get('shape', [None])[0]
-        for key, feature in (('state_dim', inputs.get('observation.state')),
-                             ('action_dim', outputs.get('action')))
-    }  # fmt: skip
-    return {'cameras': cameras, **width}
+            slots = list(CAMERA_SLOTS[: len(names)])
+        cameras = {(renames or {}).get(name, name): slot for name, slot in zip(names, slots)}
+    widths = {}
+    for key, features, name in (
+        ('state_dim', inputs, _STATE), ('action_dim', outputs, _ACTION),
+    ):  # fmt: skip
+        shape = _object(features, name, folder).get('shape') or [None]
+        if not isinstance(shape, list) or not isinstance(shape[0], (int, type(None))):
+            raise CheckpointError(f"{folder}/config.json: shape of '{name}' is {shape}")
+        widths[key] = shape[0]
+    return {'cameras': cameras, **widths}
 
 
 def _modes(mapping: Mapping, folder: Path) -> dict:
     modes = {}
+    if mapping.get('VISUAL') not in (None, 'IDENTITY'):
+        raise CheckpointError(
+            f"{folder}: its pictures are normalised by {mapping['VISUAL']} of the data set; pi0 "
+            'takes them as they are (IDENTITY), others are not supported'
+        )
     for key, name in (('STATE', 'state_mode'), ('ACTION', 'action_mode')):
         word = mapping.get(key)
         if word is not None and word not in _MODE_OF:
@@ -355,10 +538,16 @@ def _modes(mapping: Mapping, folder: Path) -> dict:
     return modes
 
 
-def _relative_mask(data: dict) -> tuple[bool, ...] | None:
-    names = data.get('action_feature_names')
+def _relative_mask(data: dict, steps: list[dict]) -> tuple[bool, ...] | None:
+    """Return which actions are relative to the state; None: none of them."""
+    step = _step(steps, 'relative_actions_processor')
+    said = _config(step)
+    if not said.get('enabled', bool(data.get('use_relative_actions', False))):
+        return None
+    names = said.get('action_names', data.get('action_feature_names'))
     # LeRobot's default and comparison: letters' case does not count, names beyond are relative.
-    words = data.get('relative_exclude_joints', ['gripper']) or []
+    default = ['gripper'] if step is None else []
+    words = said.get('exclude_joints', data.get('relative_exclude_joints', default)) or []
     excluded = [str(word).lower() for word in words if word]
     width = ((data.get('output_features') or {}).get('action') or {}).get('shape', [0])[0]
     if not names:
@@ -367,37 +556,77 @@ def _relative_mask(data: dict) -> tuple[bool, ...] | None:
     return tuple(mask + [True] * (int(width or 0) - len(mask)))
 
 
+def _steps(path: Path) -> list[dict]:
+    """Return the steps of a processor's JSON; none where there is no such file."""
+    if not path.is_file():
+        return []
+    steps = _json(path).get('steps', [])
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        raise CheckpointError(f"{path}: 'steps' is no list of objects")
+    return steps
+
+
+def _step_name(step: Mapping) -> str:
+    name = step.get('registry_name')
+    kind = str(step.get('class', '')).rsplit('.', 1)[-1]
+    return str(name or next((n for n, c in _STEP_CLASSES.items() if c == kind), kind))
+
+
 def _step(steps, name: str) -> dict | None:
-    return next((step for step in steps if step.get('registry_name') == name), None)
+    return next((step for step in steps if _step_name(step) == name), None)
+
+
+def _config(step: Mapping | None) -> Mapping:
+    config = (step or {}).get('config')
+    return config if isinstance(config, Mapping) else {}
+
+
+def _norm_map(step: Mapping | None) -> Mapping:
+    mapping = _config(step).get('norm_map')
+    return mapping if isinstance(mapping, Mapping) else {}
+
+
+def _strange_steps(steps) -> tuple[str, ...]:
+    """Return a note about steps that pi0's own pipeline does not have and that are not run."""
+    strange = [n for n in map(_step_name, steps) if n not in _HARMLESS_STEPS | set(_STEP_CLASSES)]
+    if not strange:
+        return ()
+    return (
+        f'its preprocessor has steps that pi0_ros does not run: {", ".join(strange)}; where they '
+        "change pictures, state or text, the results are not its trainer's",
+    )
 
 
 def _renames(steps) -> dict[str, str]:
     """Return camera of the policy -> camera of the robot, from the renaming step."""
-    step = _step(steps, 'rename_observations_processor') or {}
+    renames = _config(_step(steps, 'rename_observations_processor')).get('rename_map') or {}
     return {
         new.removeprefix(_IMAGE_PREFIX): old.removeprefix(_IMAGE_PREFIX)
-        for old, new in ((step.get('config') or {}).get('rename_map') or {}).items()
+        for old, new in renames.items()
     }
-
-
-def _output_statistics(folder: Path, otherwise: Mapping) -> Mapping:
-    """Return what LeRobot undoes the actions' normalisation with: the postprocessor's file."""
-    path = folder / 'policy_postprocessor.json'
-    if not path.is_file():
-        return otherwise
-    step = _step(_json(path).get('steps', []), 'unnormalizer_processor')
-    if step is None or not step.get('state_file'):
-        return otherwise
-    return _tensor_statistics(folder / step['state_file'], ('actions',))['actions']
 
 
 # --- helpers ---------------------------------------------------------------------------------
 
 
+def _rank(slot: str) -> int:
+    return CAMERA_SLOTS.index(slot) if slot in CAMERA_SLOTS else len(CAMERA_SLOTS)
+
+
+def _object(data: Mapping, key: str, folder: Path) -> dict:
+    """Return the object under a key; nothing is an empty one."""
+    value = data.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{folder}/config.json: '{key}' is no object; it is {value!r:.60}")
+    return value
+
+
 def _json(path: Path) -> dict:
     try:
         data = json.loads(path.read_text(encoding='utf-8'))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f'{path}: not readable as JSON ({error})') from None
     if not isinstance(data, dict):
         raise CheckpointError(f'{path}: holds no JSON object')
@@ -411,13 +640,13 @@ def _has_weights(folder: Path) -> bool:
 
 def _policy_hint(folder: Path) -> str:
     try:
-        steps = _json(folder / 'policy_preprocessor.json').get('steps', [])
+        names = ' '.join(map(_step_name, _steps(folder / 'policy_preprocessor.json')))
     except CheckpointError:
         return ''
-    for step in steps:
-        name = str(step.get('registry_name', ''))
-        if 'smolvla' in name:
-            return '; its processors are those of SmolVLA, not of pi0'
+    if 'smolvla' in names:
+        return '; its processors are those of SmolVLA, not of pi0'
+    if 'pi0_fast' in names:
+        return f'; its processors are those of {_FAST}'
     return ''
 
 
@@ -443,9 +672,11 @@ def carried_over(info: CheckpointInfo) -> tuple[dict, dict | None]:
     """
     names = (
         'action_space', 'aloha', 'state_mode', 'action_mode', 'dialect', 'cameras', 'resize',
-        'state_dim', 'action_dim', 'prompt_tokens',
+        'state_dim', 'action_dim', 'prompt_tokens', 'truncate',
     )  # fmt: skip
     pipeline = {name: getattr(info, name) for name in names if getattr(info, name) is not None}
+    if info.cameras:
+        pipeline['camera_order'] = list(info.cameras)
     if info.statistics is None:
         return pipeline, None
     return pipeline, {
@@ -464,8 +695,9 @@ def looks_relative(statistics: Mapping[str, Mapping]) -> bool:
     state, actions = (statistics[name].get('mean') for name in ('state', 'actions'))
     if state is None or actions is None:
         return False
+    state, actions = (np.abs(np.asarray(mean, float).reshape(-1)) for mean in (state, actions))
     n = min(len(state), len(actions))
-    state, actions = np.abs(np.asarray(state[:n], float)), np.abs(np.asarray(actions[:n], float))
+    state, actions = state[:n], actions[:n]
     far = state > 0.2
     return bool(far.sum() >= 2 and np.median(actions[far] / state[far]) < 0.1)
 

@@ -4,7 +4,8 @@ Pictures of any size to the model's square input, as the checkpoint's trainer di
 
 openpi resizes uint8 with Pillow (bilinear, which smooths when shrinking); LeRobot resizes floats
 with torch (bilinear without smoothing). On sharp pictures they differ by up to 111 grey levels, so
-the family of the checkpoint decides. Both keep the aspect and pad with black.
+the family of the checkpoint decides. Both keep the aspect and pad with black. transformers' own
+processor is a third: bicubic with smoothing, grey at the right and bottom.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import numpy as np
 
 from pi0_ros.errors import Pi0RosError
 
-RESIZES = ('pillow', 'torch', 'torch_left_top')
-"""openpi; LeRobot from 0.4 on; LeRobot 0.1 to 0.3, which pads at the left and top alone."""
+RESIZES = ('pillow', 'torch', 'torch_left_top', 'transformers')
+"""openpi; LeRobot from 0.4; LeRobot 0.1 to 0.3 (pads left and top alone); PI0ImageProcessor."""
 
 
 def resize_with_pad(rgb: np.ndarray, size: int) -> np.ndarray:
@@ -44,7 +45,8 @@ def model_input(rgb: np.ndarray, size: int, resize: str = 'pillow'):
 
     :param rgb: uint8 [H, W, 3] RGB.
     :param resize: one of :data:`RESIZES`.
-    :return: torch float32 [3, size, size] in [-1, 1]; padding is exactly -1 (black).
+    :return: torch float32 [3, size, size] in [-1, 1]; padding is exactly -1 (black), with
+        ``transformers`` exactly 0 (grey).
     :raises Pi0RosError: when the picture is not uint8 [H, W, 3].
     """
     import torch
@@ -53,6 +55,8 @@ def model_input(rgb: np.ndarray, size: int, resize: str = 'pillow'):
         pixels = torch.from_numpy(np.array(resize_with_pad(rgb, size)))
         return (pixels.permute(2, 0, 1).float() / 255.0 * 2.0 - 1.0).contiguous()
     check_picture(rgb)
+    if resize == 'transformers':
+        return _transformers_input(torch.from_numpy(np.array(rgb)).permute(2, 0, 1), size)
     pixels = torch.from_numpy(np.array(rgb)).permute(2, 0, 1).float() / 255.0
     height, width = rgb.shape[:2]
     if (height, width) != (size, size):
@@ -65,6 +69,23 @@ def model_input(rgb: np.ndarray, size: int, resize: str = 'pillow'):
         pixels = torch.zeros(3, size, size)
         pixels[:, top : top + new_height, left : left + new_width] = small
     return pixels * 2.0 - 1.0
+
+
+def _transformers_input(pixels, size: int):
+    """Return what transformers' PI0ImageProcessor makes of uint8 [3, H, W]; bytes in between."""
+    import torch
+
+    height, width = pixels.shape[1:]
+    scale = min(size / height, size / width)
+    new_height, new_width = max(1, int(height * scale)), max(1, int(width * scale))
+    if (height, width) != (new_height, new_width):
+        pixels = torch.nn.functional.interpolate(
+            pixels[None].float(), size=(new_height, new_width), mode='bicubic',
+            align_corners=False, antialias=True,
+        )[0].round().clamp(0.0, 255.0)  # fmt: skip
+    padded = torch.zeros(3, size, size)
+    padded[:, :new_height, :new_width] = (pixels / 255.0 - 0.5) / 0.5
+    return padded
 
 
 def check_picture(rgb) -> None:

@@ -73,7 +73,7 @@ def make_checkpoint(
     pipeline = {
         'action_space': 'absolute', 'aloha': 'off', 'state_mode': 'zscore',
         'action_mode': 'zscore', 'dialect': 'openpi',
-        'cameras': {name: camera.slot for name, camera in robot.cameras.items()},
+        'cameras': {name: cam.slot for name, cam in robot.cameras.items() if cam.slot},
         'resize': 'pillow', 'state_dim': robot.dof, 'action_dim': robot.dof,
         'prompt_tokens': config.default_prompt_tokens, 'prompt': '',
     }  # fmt: skip

@@ -2,26 +2,33 @@
 """
 Normalisation of states and actions, in openpi's and in LeRobot's arithmetic.
 
-            z-score                      back            quantile, r = q99 - q01
-openpi      (x - mean) / (std + 1e-6)    y (std + 1e-6)  2 (x - q01) / (r + 1e-6) - 1
-LeRobot     (x - mean) / (std + 1e-8)    y std           2 (x - q01) / r - 1   (r = 0: 1e-8)
+            z-score                      back            range r (q99 - q01, max - min, ...)
+openpi      (x - mean) / (std + 1e-6)    y (std + 1e-6)  2 (x - low) / (r + 1e-6) - 1
+LeRobot     (x - mean) / (std + 1e-8)    y std           2 (x - low) / r - 1   (r = 0: 1e-8)
+0.1 to 0.3  the same                     the same        2 (x - low) / (r + 1e-8) - 1, back by r
 
 Nothing is clipped. Statistics longer than the values are cut, dimensions beyond them pass
-unchanged when going back (openpi pads its model's output to 32).
+unchanged when going back (openpi pads its model's output to 32). Statistics of data are made
+here too: openpi's of a stream, LeRobot's of episodes that have been summed up one by one.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from pi0_ros.errors import Pi0RosError
 
-MODES = ('zscore', 'quantile', 'identity')
-DIALECTS = ('openpi', 'lerobot')
+NEEDS = {
+    'zscore': ('mean', 'std'), 'quantile': ('q01', 'q99'), 'min_max': ('min', 'max'),
+    'quantile10': ('q10', 'q90'), 'identity': (),
+}  # fmt: skip
+"""Mode -> the statistics that it uses; all but z-score map a range to [-1, 1]."""
+MODES = tuple(NEEDS)
+DIALECTS = ('openpi', 'lerobot', 'lerobot_old')
 OPENPI_EPS, LEROBOT_EPS = 1e-6, 1e-8
 
 _log = logging.getLogger(__name__)
@@ -36,10 +43,10 @@ class Normalizer:
     """
     One quantity's statistics and how they are applied.
 
-    :param mode: ``zscore``, ``quantile`` or ``identity``.
-    :param dialect: ``openpi`` or ``lerobot``.
-    :param offset: float64 [n]: mean, or q01.
-    :param spread: float64 [n]: std, or q99 - q01.
+    :param mode: one of :data:`MODES`.
+    :param dialect: ``openpi``, ``lerobot`` (0.4 and later) or ``lerobot_old`` (0.1 to 0.3).
+    :param offset: float64 [n]: mean, or the low end of the range.
+    :param spread: float64 [n]: std, or the length of the range.
     """
 
     mode: str
@@ -55,7 +62,7 @@ class Normalizer:
         Check statistics and pick what a mode needs.
 
         :param name: ``state`` or ``actions``, for messages.
-        :param statistics: ``mean`` and ``std``, ``q01`` and ``q99``: sequences or None.
+        :param statistics: ``mean`` and ``std``, ``q01`` and ``q99``, ...: sequences or None.
         :param width: joints of the robot; statistics may be padded beyond (mean 0, std 0 or 1).
         :raises StatisticsError: when they are missing, of another width, or not finite.
         """
@@ -63,8 +70,7 @@ class Normalizer:
             raise StatisticsError(f"normalisation '{mode}' in dialect '{dialect}' is not known")
         if mode == 'identity':
             return cls(mode, dialect, np.zeros(0), np.ones(0))
-        keys = ('mean', 'std') if mode == 'zscore' else ('q01', 'q99')
-        arrays = []
+        keys, arrays = NEEDS[mode], []
         for key in keys:
             values = statistics.get(key)
             if values is None:
@@ -73,7 +79,7 @@ class Normalizer:
                     f"statistics of {name} have no '{key}', which {mode} normalisation needs "
                     f'(they have {have})'
                 )
-            array = np.asarray(values, dtype=np.float64).reshape(-1)
+            array = _vector(values, f'statistics of {name}: {key}')
             if not np.isfinite(array).all():
                 bad = int(np.flatnonzero(~np.isfinite(array))[0])
                 raise StatisticsError(f'statistics of {name}: {key}[{bad}] is {array[bad]}')
@@ -138,12 +144,12 @@ class Normalizer:
     def _divisor(self, spread):
         if self.dialect == 'openpi':
             return spread + OPENPI_EPS
-        if self.mode == 'zscore':
+        if self.mode == 'zscore' or self.dialect == 'lerobot_old':
             return spread + LEROBOT_EPS
         return np.where(spread == 0.0, LEROBOT_EPS, spread)
 
     def _factor(self, spread):
-        if self.dialect == 'lerobot' and self.mode == 'zscore':
+        if self.dialect == 'lerobot_old' or (self.dialect == 'lerobot' and self.mode == 'zscore'):
             return spread
         return self._divisor(spread)
 
@@ -152,9 +158,160 @@ def live_width(statistics: Mapping) -> int:
     """Return how many dimensions are more than padding (mean 0 with std 0 or 1)."""
     mean, std = statistics.get('mean'), statistics.get('std')
     if mean is None or std is None:
-        low = statistics.get('q01')
-        return len(low) if low is not None else 0
-    mean, std = np.asarray(mean, dtype=float), np.asarray(std, dtype=float)
+        sizes = [np.size(values) for values in statistics.values() if values is not None]
+        return max(sizes, default=0)
+    mean, std = _vector(mean, 'mean'), _vector(std, 'std')
+    if len(mean) != len(std):
+        return max(len(mean), len(std))
     padding = (mean == 0.0) & ((std == 0.0) | (std == 1.0))
     live = np.flatnonzero(~padding)
     return int(live[-1]) + 1 if len(live) else 0
+
+
+def _vector(values, what: str) -> np.ndarray:
+    try:
+        return np.asarray(values, dtype=np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        raise StatisticsError(f'{what} is no list of numbers') from None
+
+
+# --- making statistics -----------------------------------------------------------------------
+
+
+class RunningStatistics:
+    """
+    Mean, std, q01 and q99 of a stream of vectors, as openpi computes its ``norm_stats.json``.
+
+    The quantiles come from a histogram of each dimension (:attr:`BINS` bins, the left edge of the
+    bin that reaches the quantile), re-binned whenever the range grows, so they depend on how the
+    stream is cut into batches and are up to a bin off.
+    """
+
+    BINS = 5000  # openpi's RunningStats
+    MARGIN = 1e-10  # on both sides of the first batch's range; openpi's
+
+    def __init__(self):
+        self._count = 0
+
+    def update(self, batch) -> None:
+        """
+        Take in a batch.
+
+        :param batch: float [..., n].
+        :raises StatisticsError: for another n than before, an empty batch, or values that are not
+            finite.
+        """
+        batch = np.asarray(batch, dtype=np.float64)
+        batch = batch.reshape(-1, batch.shape[-1]) if batch.ndim else batch.reshape(1, 1)
+        if not batch.size or not np.isfinite(batch).all():
+            raise StatisticsError('a batch for statistics is empty or has values not finite')
+        low, high = batch.min(axis=0), batch.max(axis=0)
+        mean, square = batch.mean(axis=0), (batch**2).mean(axis=0)
+        if self._count == 0:
+            self._mean, self._square, self._low, self._high = mean, square, low, high
+            self._edges = self._grid(low - self.MARGIN, high + self.MARGIN)
+            self._bins = np.zeros((len(low), self.BINS))
+        elif batch.shape[1] != len(self._mean):
+            raise StatisticsError(
+                f'a batch of width {batch.shape[1]} after batches of width {len(self._mean)}'
+            )
+        elif (low < self._low).any() or (high > self._high).any():
+            self._low, self._high = np.minimum(low, self._low), np.maximum(high, self._high)
+            edges = self._grid(self._low, self._high)
+            for i, (old, new) in enumerate(zip(self._edges, edges)):
+                self._bins[i] = np.histogram(old[:-1], bins=new, weights=self._bins[i])[0]
+            self._edges = edges
+        self._count += len(batch)
+        share = len(batch) / self._count
+        self._mean = self._mean + (mean - self._mean) * share
+        self._square = self._square + (square - self._square) * share
+        for i, edges in enumerate(self._edges):
+            self._bins[i] += np.histogram(batch[:, i], bins=edges)[0]
+
+    def result(self) -> dict[str, np.ndarray]:
+        """
+        Return ``mean``, ``std``, ``q01`` and ``q99``, float64 [n] each.
+
+        :raises StatisticsError: with fewer than two vectors.
+        """
+        if self._count < 2:
+            raise StatisticsError(f'statistics of {self._count} vectors; at least 2 are needed')
+        std = np.sqrt(np.maximum(0.0, self._square - self._mean**2))
+        found = {'mean': self._mean.copy(), 'std': std}
+        sums = np.cumsum(self._bins, axis=1)
+        for key, quantile in (('q01', 0.01), ('q99', 0.99)):
+            target = quantile * self._count
+            found[key] = np.array([
+                edges[np.searchsorted(total, target)] for total, edges in zip(sums, self._edges)
+            ])  # fmt: skip
+        return found
+
+    def _grid(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        return np.stack([np.linspace(a, b, self.BINS + 1) for a, b in zip(low, high)])
+
+
+def aggregate_episode_stats(rows: Iterable[Mapping]) -> dict[str, dict[str, np.ndarray]]:
+    """
+    Return the statistics of a data set from those of its episodes, as LeRobot aggregates them.
+
+    Means are weighted by the number of frames, variances pooled (within and between episodes),
+    minima and maxima taken over all, quantiles weighted like means (LeRobot's approximation).
+
+    :param rows: of ``episodes_stats.jsonl``: ``{"episode_index": i, "stats": {feature: {"mean",
+        "std", "min", "max", "count", "q01", ...}}}``, or those ``stats`` alone.
+    :return: feature -> statistic -> float64 array; ``count`` int64 [1].
+    :raises StatisticsError: no rows, a statistic missing, other shapes than in other rows.
+    """
+    by_feature: dict[str, list[tuple[str, Mapping]]] = {}
+    for number, row in enumerate(rows):
+        stats = row.get('stats', row) if isinstance(row, Mapping) else None
+        if not isinstance(stats, Mapping):
+            raise StatisticsError(f'row {number} of the episodes holds no statistics')
+        where = f'episode {row.get("episode_index", number)}'
+        for feature, values in stats.items():
+            if isinstance(values, Mapping):
+                by_feature.setdefault(feature, []).append((where, values))
+    if not by_feature:
+        raise StatisticsError('there are no statistics of episodes to aggregate')
+    return {feature: _pooled(feature, found) for feature, found in by_feature.items()}
+
+
+def _pooled(feature: str, found: list[tuple[str, Mapping]]) -> dict[str, np.ndarray]:
+    def stacked(key: str) -> np.ndarray:
+        arrays = []
+        for where, values in found:
+            if values.get(key) is None:
+                have = ', '.join(values) or 'nothing'
+                raise StatisticsError(
+                    f"{where}: statistics of '{feature}' have no '{key}' (they have {have})"
+                )
+            try:
+                arrays.append(np.asarray(values[key], dtype=np.float64))
+            except (TypeError, ValueError):
+                raise StatisticsError(f'{where}: {key} of {feature} holds no numbers') from None
+            if arrays[-1].shape != arrays[0].shape:
+                raise StatisticsError(
+                    f"{where}: {key} of '{feature}' has shape {arrays[-1].shape}, before it was "
+                    f'{arrays[0].shape}'
+                )
+            if not np.isfinite(arrays[-1]).all():
+                raise StatisticsError(f"{where}: {key} of '{feature}' is not finite")
+        return np.stack(arrays)
+
+    mean, std = stacked('mean'), stacked('std')
+    count = stacked('count').reshape(len(found), -1)[:, 0]
+    if (count <= 0).any():
+        raise StatisticsError(f"{found[int(np.argmin(count))][0]} has no frames of '{feature}'")
+    share = (count / count.sum()).reshape(-1, *[1] * (mean.ndim - 1))
+    total = (mean * share).sum(axis=0)
+    pooled = {
+        'mean': total, 'std': np.sqrt(((std**2 + (mean - total) ** 2) * share).sum(axis=0)),
+        'count': np.array([int(count.sum())]),
+    }  # fmt: skip
+    for key, reduce in (('min', np.min), ('max', np.max)):
+        if all(values.get(key) is not None for _, values in found):
+            pooled[key] = reduce(stacked(key), axis=0)
+    for key in found[0][1]:
+        if key[:1] == 'q' and key[1:].isdigit() and all(key in values for _, values in found):
+            pooled[key] = (stacked(key) * share).sum(axis=0)
+    return pooled

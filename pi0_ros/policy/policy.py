@@ -31,7 +31,7 @@ from pi0_ros.policy.checkpoint import (
     locate,
     looks_relative,
     read_checkpoint,
-    read_norm_stats,
+    read_statistics,
 )
 from pi0_ros.policy.images import model_input
 from pi0_ros.policy.normalization import Normalizer, StatisticsError, live_width
@@ -110,14 +110,13 @@ class Pi0Policy:
         :param action_space: ``absolute`` or ``delta`` (ALOHA's mask: joints, not grippers).
         :param aloha: generation of gripper constants (``openpi``, ``lerobot_old``) or ``off``.
         :param normalization: ``zscore``, ``quantile`` or ``identity``.
-        :param statistics: another norm_stats.json; ``asset_id``: one of the checkpoint's own.
+        :param statistics: another norm_stats.json, LeRobot's stats.json or episodes_stats.jsonl,
+            or a LeRobot data set's folder; ``asset_id``: one of the checkpoint's own.
         :param tokenizer: folder, file or hub id; None: the checkpoint's, else PaliGemma's.
         :param family: whose arithmetic (Euler times, time embedding) applies.
         :param seed: of the noise where :meth:`predict` is given none.
         :raises Pi0RosError: whatever is missing or does not fit, with the remedy.
         """
-        from pathlib import Path
-
         from pi0_ros.policy.convert import open_source
         from pi0_ros.policy.model import Pi0Model
 
@@ -127,8 +126,11 @@ class Pi0Policy:
         config = open_source(folder, family=family or info.family).config
         info = replace(info, kind=config.kind)
         if statistics is not None:
-            stats, source = read_norm_stats(Path(statistics)), statistics
-            info = replace(info, statistics=stats, statistics_source=source)
+            stats, task = read_statistics(statistics)
+            info = replace(
+                info, statistics=stats, statistics_source=str(statistics),
+                prompt=info.prompt or task,
+            )  # fmt: skip
         aloha = aloha or info.aloha
         dof = _dof(robot, info)
         if aloha is None and dof != 14:
@@ -164,8 +166,12 @@ class Pi0Policy:
             )
         state, actions = _normalizers(info, normalization, no_normalization, dof)
         length = info.prompt_tokens or config.default_prompt_tokens
-        encode = load_encoder(tokenizer or _own_tokenizer(folder) or PALIGEMMA)
-        words = PromptTokenizer(encode, family or info.family, length)
+        encode = load_encoder(tokenizer or _own_tokenizer(folder) or info.tokenizer or PALIGEMMA)
+        words = PromptTokenizer(
+            encode, family or info.family, length, info.truncate, config.text.vocab
+        )
+        for note in info.notes:
+            _log.warning('%s', note)
         if device == 'auto':
             import torch
 
@@ -272,11 +278,10 @@ class Pi0Policy:
         return base, normal, self.tokenizer(observation.prompt or self.prompt, text_state)
 
     def _pictures(self, given: Mapping):
-        """Return the model's pictures and masks in slot order; absent cameras are left out."""
+        """Return the model's pictures and masks in its order; absent cameras are left out."""
         import torch
 
-        slots = {slot: name for name, slot in self.cameras.items()}
-        names = [slots[slot] for slot in CAMERA_SLOTS if slot in slots]
+        names = list(self.cameras)
         present = [name for name in names if name in given]
         if not present:
             raise PolicyError(
@@ -379,23 +384,31 @@ def _normalizers(info, normalization, no_normalization: bool, dof: int):
 
 
 def _camera_table(robot, info) -> dict[str, str]:
-    """Return robot camera -> slot for the cameras that the checkpoint was trained with."""
+    """Return robot camera -> slot of the cameras that the model sees, in its order."""
     if robot is None:
         return dict(info.cameras or OPENPI_CAMERAS)
     own = {name: camera.slot for name, camera in robot.cameras.items()}
     if info.cameras is None:
-        return own
-    table = {}
+        return {n: slot for slot in CAMERA_SLOTS for n, s in own.items() if s == slot}
+    table, absent = {}, []
     for name, slot in info.cameras.items():
+        stand_in = [n for n, s in own.items() if s and s == slot and n not in info.cameras]
         if name in own:
             table[name] = slot
+        elif stand_in:
+            table[stand_in[0]] = slot
         else:
-            table.update({n: s for n, s in own.items() if s == slot and n not in info.cameras})
+            absent.append(name)
     if not table:
         raise CheckpointError(
             f"{info.path} was trained with cameras {', '.join(info.cameras)}; robot "
             f"'{robot.name}' has {', '.join(own)}"
         )
+    if absent:
+        _log.warning(
+            "the checkpoint was trained with cameras that robot '%s' lacks, and runs without: %s",
+            robot.name, ', '.join(absent),
+        )  # fmt: skip
     return table
 
 

@@ -31,14 +31,16 @@ def clean_prompt(prompt: str, family: str) -> str:
     """
     Return the text as its family tokenises it, newline at the end included.
 
-    openpi strips, turns ``_`` and inner newlines into spaces; LeRobot only appends the newline.
+    openpi strips, turns ``_`` and inner newlines into spaces; LeRobot only appends the newline
+    where there is none, transformers' processor always.
 
     :raises PromptError: for an empty instruction, which no checkpoint was trained on.
     """
-    if not prompt.strip():
-        raise PromptError('the instruction is empty; say what to do, such as "pick up the cube"')
+    _refuse_empty(prompt)
     if family.startswith('openpi'):
-        return prompt.strip().replace('_', ' ').replace('\n', ' ') + '\n'
+        return _openpi_clean(prompt) + '\n'
+    if family == 'transformers':
+        return prompt + '\n'
     return prompt if prompt.endswith('\n') else prompt + '\n'
 
 
@@ -50,10 +52,20 @@ def state_bins(state: np.ndarray) -> np.ndarray:
 
 def pi05_text(prompt: str, state: np.ndarray) -> str:
     """Return pi0.5's text of an instruction and a normalised, unpadded state."""
-    if not prompt.strip():
+    _refuse_empty(prompt)
+    bins = ' '.join(map(str, state_bins(state)))
+    return f'Task: {_openpi_clean(prompt)}, State: {bins};\nAction: '
+
+
+def _openpi_clean(prompt: str) -> str:
+    return prompt.strip().replace('_', ' ').replace('\n', ' ')
+
+
+def _refuse_empty(prompt: str) -> None:
+    if not isinstance(prompt, str):
+        raise PromptError(f'the instruction is {type(prompt).__name__}, no text')
+    if not prompt.replace('_', ' ').strip():
         raise PromptError('the instruction is empty; say what to do, such as "pick up the cube"')
-    cleaned = prompt.strip().replace('_', ' ').replace('\n', ' ')
-    return f'Task: {cleaned}, State: {" ".join(map(str, state_bins(state)))};\nAction: '
 
 
 class PromptTokenizer:
@@ -62,19 +74,26 @@ class PromptTokenizer:
 
     :param encode: text -> ids, without special tokens.
     :param family: decides cleaning, see :func:`clean_prompt`.
-    :param length: most tokens; a longer text loses its tail, with a warning.
+    :param length: tokens that the checkpoint was trained with.
+    :param truncate: a longer text loses its tail, as in openpi and LeRobot from 0.4 on; False:
+        it stays whole, as in LeRobot 0.1 to 0.3 and transformers. A warning either way.
+    :param vocab: ids that the model embeds; None: not checked.
     """
 
-    def __init__(self, encode: Callable[[str], list[int]], family: str, length: int = 48):
+    def __init__(
+        self, encode: Callable[[str], list[int]], family: str, length: int = 48,
+        truncate: bool = True, vocab: int | None = None,
+    ):  # fmt: skip
         self._encode, self.family, self.length = encode, family, length
+        self._truncate, self._vocab = truncate, vocab
         self._last: tuple[str, np.ndarray] | None = None
 
     def __call__(self, prompt: str, state: np.ndarray | None = None) -> np.ndarray:
         """
-        Return the ids of an instruction, int64 [L], L at most ``length``, without padding.
+        Return the ids of an instruction, int64 [L], without padding.
 
         :param state: normalised, unpadded; for pi0.5, whose text holds it.
-        :raises PromptError: for an empty instruction.
+        :raises PromptError: for an empty instruction, or ids that the model does not have.
         """
         key = prompt if state is None else pi05_text(prompt, state)
         if self._last is not None and self._last[0] == key:
@@ -88,10 +107,17 @@ class PromptTokenizer:
             ids = [BOS, *self._encode(clean_prompt(prompt, self.family))]
         if len(ids) > self.length:
             _log.warning(
-                'the instruction has %d tokens, the checkpoint takes %d; its end is cut off: %r',
-                len(ids), self.length, prompt[-40:],
+                'the instruction has %d tokens, the checkpoint was trained with %d; its end is %s:'
+                ' %r', len(ids), self.length,
+                'cut off' if self._truncate else "kept, as its trainer's code does",
+                prompt[-40:],
             )  # fmt: skip
-            ids = ids[: self.length]
+            ids = ids[: self.length] if self._truncate else ids
+        if self._vocab is not None and max(ids) >= self._vocab:
+            raise PromptError(
+                f'the tokenizer gives id {max(ids)}, the model has {self._vocab} tokens; it is '
+                "another model's tokenizer"
+            )
         self._last = key, np.array(ids, dtype=np.int64)
         return self._last[1]
 
@@ -109,7 +135,9 @@ def load_encoder(source: str | Path) -> Callable[[str], list[int]]:
         for name in ('tokenizer.json', 'tokenizer.model', 'paligemma_tokenizer.model'):
             if (path / name).is_file():
                 return load_encoder(path / name)
-        raise PromptError(f'{path} holds no tokenizer.json or tokenizer.model')
+        raise PromptError(
+            f'{path} holds no tokenizer.json or tokenizer.model; put those of {PALIGEMMA} there'
+        )
     if path.is_file():
         try:
             return _file_encoder(path)

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
 
 from pi0_ros.errors import Pi0RosError
@@ -13,8 +14,10 @@ from pi0_ros.observation import Observation
 from pi0_ros.policy import Guidance, Pi0Policy
 from pi0_ros.policy.checkpoint import looks_relative, read_checkpoint, read_norm_stats
 from pi0_ros.policy.convert import convert
+from pi0_ros.policy.images import model_input
 from pi0_ros.policy.inspect import describe
 from pi0_ros.policy.make_checkpoint import make_checkpoint
+from pi0_ros.resources import share_path
 from pi0_ros.robot import RobotSpec
 
 ALOHA = RobotSpec.load('aloha')
@@ -108,11 +111,65 @@ def test_cameras_are_called_as_the_robot_calls_them(made, tmp_path):
     assert read_checkpoint(folder).cameras == {'cam_high': 'base_0_rgb'}
 
 
-def test_more_cameras_than_slots_are_refused_by_name(made, tmp_path):
-    features = {**FEATURES, 'observation.images.cam_low': {'shape': [3, 48, 64]}}
+def with_cam_low(tmp_path):
+    """Return ALOHA with its fourth camera, which has no slot of pi0's own data."""
+    text = (share_path('config/robots/aloha.yaml')).read_text()
+    line = '  cam_low: {topic: /cam_low/image, required: false}\n  cam_left_wrist:'
+    path = tmp_path / 'aloha4.yaml'
+    path.write_text(text.replace('  cam_left_wrist:', line))
+    return RobotSpec.load(path)
+
+
+def test_four_cameras_are_all_seen_in_the_order_of_the_config(made, tmp_path, caplog):
+    names = ('cam_high', 'cam_low', 'cam_left_wrist', 'cam_right_wrist')
+    features = {f'observation.images.{n}': {'type': 'VISUAL', 'shape': [3, 48, 64]} for n in names}
+    features['observation.images.empty_camera_0'] = {'type': 'VISUAL', 'shape': [3, 224, 224]}
+    features['observation.state'] = {'type': 'STATE', 'shape': [14]}
     folder = write_new(made, tmp_path / 'new', input_features=features)
-    with pytest.raises(Pi0RosError, match='4 cameras.*cam_low'):
-        read_checkpoint(folder)
+    four, three = with_cam_low(tmp_path), ALOHA
+    assert tuple(read_checkpoint(folder).cameras) == names
+    policy = Pi0Policy.from_pretrained(folder, robot=four)
+    assert tuple(policy.cameras) == names
+    rng = np.random.default_rng(0)
+    images = {n: rng.integers(0, 255, (48, 64, 3), np.uint8) for n in names}
+    seen = Observation(images=images, state=np.full(14, 0.3), prompt='go')
+    noise = np.zeros((50, 32), np.float32)
+    whole = policy.predict(seen, noise=noise)
+    wanted = policy.model.sample_actions(
+        [model_input(images[n], 224, 'torch')[None] for n in names], [torch.ones(1) > 0] * 4,
+        *(torch.from_numpy(x)[None] for x in tokens_and_state(policy, seen)),
+        noise=torch.from_numpy(noise)[None],
+    )[0]  # fmt: skip
+    assert np.abs(whole - (wanted[:, :14].numpy() * STD + MEAN)).max() < 1e-5
+    with caplog.at_level('WARNING'):
+        policy = Pi0Policy.from_pretrained(folder, robot=three)
+    assert 'cam_low' in caplog.text and 'cam_low' not in policy.cameras
+    del images['cam_low']
+    part = policy.predict(seen, noise=noise)
+    assert np.isfinite(part).all() and not np.array_equal(part, whole)
+
+
+def tokens_and_state(policy, seen):
+    ids = policy.tokenizer(seen.prompt)
+    state = np.zeros(32, np.float32)
+    state[:14] = (seen.state - MEAN) / (STD + 1e-8)
+    return ids, np.ones(len(ids), bool), state
+
+
+def test_cameras_named_by_slot_keep_the_order_of_the_config(made, tmp_path):
+    slots = ('base_0_rgb', 'right_wrist_0_rgb', 'left_wrist_0_rgb')
+    features = {f'observation.images.{n}': {'type': 'VISUAL', 'shape': [3, 48, 64]} for n in slots}
+    features['observation.state'] = {'type': 'STATE', 'shape': [14]}
+    folder = write_new(made, tmp_path / 'new', input_features=features)
+    expected = ('cam_high', 'cam_right_wrist', 'cam_left_wrist')
+    assert tuple(Pi0Policy.from_pretrained(folder, robot=ALOHA).cameras) == expected
+
+
+def test_a_camera_without_the_usual_prefix_is_a_camera(made, tmp_path):
+    features = {'observation.image': {'type': 'VISUAL', 'shape': [3, 48, 64]},
+                'observation.state': {'type': 'STATE', 'shape': [14]}}  # fmt: skip
+    folder = write_new(made, tmp_path / 'new', input_features=features)
+    assert read_checkpoint(folder).cameras == {'image': 'base_0_rgb'}
 
 
 @pytest.mark.parametrize(
