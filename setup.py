@@ -52,6 +52,9 @@ def ros_wheels(distro):
     return [f'ros-{distro}-{name}' for name in names]
 
 
+TRAIN = ['accelerate>=1.0', 'av>=12', 'peft>=0.14', 'pyarrow>=14']
+
+
 setup(
     name=PACKAGE,
     version='0.1.0',
@@ -86,9 +89,10 @@ setup(
         'sim': ['gym-aloha>=0.1.1', 'imageio>=2.34', 'mujoco>=3.1'],
         'jax': ['orbax-checkpoint>=0.6'],
         'hardware': ['interbotix-xs-modules'],
+        'train': TRAIN,
         'test': [
-            'flake8', 'hypothesis>=6.100', 'import-linter>=2.0', 'pytest>=8', 'pytest-timeout',
-            'ruff==0.17.6',
+            *TRAIN, 'flake8', 'hypothesis>=6.100', 'import-linter>=2.0', 'pytest>=8',
+            'pytest-timeout', 'ruff==0.17.6',
         ],
     },
     entry_points={

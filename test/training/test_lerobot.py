@@ -177,7 +177,7 @@ def test_real_humanoid_data_set(shared_dir):
     assert got.states.shape == (290, 26) and got.prompts[0] == data.prompt
     with pytest.raises(DatasetError, match='episode_000010.mp4: this video is missing'):
         data.read(10)
-    with pytest.raises(DatasetError, match="26 actions.*robot has 14 joints.*cut at 30 Hz"):
+    with pytest.raises(DatasetError, match='26 actions.*robot has 14 joints.*cut at 30 Hz'):
         check_robot(ChunkDataset([got], 50, 30.0), ALOHA)
 
 
