@@ -261,11 +261,8 @@ def replay_graph(values: Mapping[str, str]) -> list[Process]:
 
 def urdf_text(robot: RobotSpec) -> str:
     """
-    Return the text of the URDF that a robot's YAML names, relative to ``config/`` or absolute.
+    Return the text of the URDF that a robot's YAML names.
 
-    :raises Pi0RosError: when the robot names none or it cannot be read.
+    :raises Pi0RosError: when the robot names none or it cannot be found.
     """
-    if not robot.urdf:
-        raise Pi0RosError(f"robot '{robot.name}' ({robot.source}) has no urdf; add the key 'urdf'")
-    path = share_path(f'config/{robot.urdf}')
-    return path.read_text(encoding='utf-8')
+    return robot.urdf_path.read_text(encoding='utf-8')

@@ -15,13 +15,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import yaml
 
 from pi0_ros import gripper as gripper_maps
 from pi0_ros.errors import Pi0RosError
+from pi0_ros.foreign import foreign_format
 from pi0_ros.gripper import GripperCalibration
 from pi0_ros.resources import share_path
 
@@ -238,6 +238,8 @@ class RobotSpec:
                     "the key 'urdf' of one (see config/robots/aloha.yaml)"
                 )
             data = yaml.load(text, Loader=_UniqueKeyLoader)
+            if data is None:
+                raise RobotError(f'{path}: the file is empty; see config/robots/aloha.yaml')
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             what = ' '.join(str(error).split())
             raise RobotError(f'{path}: not a readable YAML file ({what})') from None
@@ -281,6 +283,26 @@ class RobotSpec:
         for index, gripper in self.grippers.items():
             names[index] = gripper.measured_joint
         return tuple(names)
+
+    @property
+    def urdf_path(self) -> Path:
+        """
+        The URDF's file: beside the robot's YAML, below ``config/``, or by an absolute path.
+
+        :raises RobotError: when the robot names none, or it is in none of these places.
+        """
+        if not self.urdf:
+            raise RobotError(f"{self.source}: robot '{self.name}' has no urdf; add the key 'urdf'")
+        beside = Path(self.source).parent / self.urdf
+        if beside.is_file():
+            return beside
+        try:
+            return share_path(f'config/{self.urdf}')
+        except Pi0RosError:
+            raise RobotError(
+                f"{self.source}: urdf is '{self.urdf}'; expected a file beside this one, "
+                'one below config/ of this package, or an absolute path'
+            ) from None
 
     @property
     def joint_state_sources(self) -> tuple[tuple[str, str], ...]:
@@ -343,32 +365,6 @@ class RobotSpec:
 
 # --- reading the YAML -----------------------------------------------------------------------
 
-FOREIGN_FORMATS = {
-    'repo_id': ('a LeRobot data set configuration', 'cameras'),
-    'joint_order': ('an Interbotix motor configuration', 'arms[].joints'),
-    'groups': ('an Interbotix modes file', 'arms[].gripper.command_unit'),
-    'joint_limits': ("MoveIt's joint_limits.yaml", 'arms[].joints'),
-    'robot': ("Interbotix ALOHA 2.0's robot configuration", 'arms and cameras'),
-    'robot_type': ('a LeRobot or rosetta contract', 'arms and cameras'),
-    'embodiment_kind': ('an OpenRAL manifest', 'arms[].joints'),
-    'controller_manager': ('a ros2_control controllers file', 'arms[].output'),
-    'physical_ai_server': ('a ROBOTIS physical_ai_server configuration', 'arms and cameras'),
-    'dataset_repo_id': ("LeRobot's policy configuration", "the checkpoint's own config.json"),
-    'vision_type': ('a FlashRT model configuration', "the checkpoint's own config.json"),
-    'shoulder_pan': ('a LeRobot motor calibration (ticks, not radians)', 'arms[].joints'),
-}
-"""Formats that people paste here: the key that gives each away, its name, where that goes."""
-
-
-def _foreign_format(data: Mapping) -> str:
-    for key, (what, ours) in FOREIGN_FORMATS.items():
-        if key in data:
-            return f'{what}; what it says belongs under {ours}'
-    if any('ros__parameters' in str(value) for value in data.values()):
-        return 'a ROS 2 parameter file; controllers belong under arms[].output'
-    return ''
-
-
 class _UniqueKeyLoader(yaml.SafeLoader):
     """A key given twice is a mistake; PyYAML alone keeps the last one without a word."""
 
@@ -404,7 +400,8 @@ def _find(name_or_path) -> Path:
             f"robot '{text}' is not known; expected one of {', '.join(known)}, "
             'or the path of a YAML file'
         )
-    raise RobotError(f"robot file '{text}' does not exist; give a path or one of the known names")
+    what = 'is a folder' if path.is_dir() else 'does not exist'
+    raise RobotError(f"robot file '{text}' {what}; give a YAML file's path or a known name")
 
 
 _MISSING = object()
@@ -434,9 +431,9 @@ class _Section:
             text, hint = str(key), ''
             if '$(' in text:
                 hint = '; it is an unresolved launch substitution'
-            elif not self.path and _foreign_format(self.data):
-                hint = f'; this looks like {_foreign_format(self.data)}'
-            else:
+            if not self.path and foreign_format(self.data):
+                hint += f'; this looks like {foreign_format(self.data)}'
+            elif not hint:
                 close = _closest(text, keys)
                 hint = f"; did you mean '{close}'?" if close else ''
             raise RobotError(
@@ -529,8 +526,8 @@ def _parse_robot(s: _Section) -> RobotSpec:
         policy_units=s.text('policy_units', 'rad', ('rad', 'deg')),
         urdf=s.text('urdf', ''),
         arms=tuple(arms),
-        cameras=MappingProxyType(_parse_cameras(s.section('cameras'))),
-        poses=MappingProxyType(_parse_poses(s, tuple(arms))),
+        cameras=_parse_cameras(s.section('cameras')),
+        poses=_parse_poses(s, tuple(arms)),
         collision=_parse_collision(s),
     )
 
@@ -583,8 +580,8 @@ def _parse_gripper(s: _Section, prefix: str) -> tuple[JointSpec, GripperSpec]:
     measured = s.section('measured')
     measured.allow_only('joint', 'unit')
     unit = s.text('command_unit', choices=GRIPPER_UNITS)
-    calibration = _parse_calibration(s)
     name = prefix + s.text('name')
+    bounds = _bounds(s)
     spec = GripperSpec(
         name=name,
         measured_joint=prefix + measured.text('joint'),
@@ -592,22 +589,28 @@ def _parse_gripper(s: _Section, prefix: str) -> tuple[JointSpec, GripperSpec]:
         command_unit=unit,
         policy_space=s.text('policy_space', 'normalized', POLICY_SPACES),
         constants=s.text('constants', 'openpi', tuple(gripper_maps.PI_ANGLE_CLOSED)),
-        calibration=calibration,
+        calibration=_parse_calibration(s, bounds),
         squeeze_limit=s.number('squeeze_limit', None, positive=True),
     )
-    return JointSpec(name, is_gripper=True, unit=unit, **_bounds(s)), spec
+    return JointSpec(name, is_gripper=True, unit=unit, **bounds), spec
 
 
-def _parse_calibration(s: _Section) -> GripperCalibration:
+def _parse_calibration(s: _Section, bounds: Mapping[str, float]) -> GripperCalibration:
     if 'calibration' not in s.data:
-        return GripperCalibration()
+        return _calibration_by_limits(s, bounds)
     c = s.section('calibration')
     names = [f.name for f in fields(GripperCalibration)]
     c.allow_only(*names)
-    calibration = GripperCalibration(**{n: c.number(n) for n in names})
+    linear = {'horn_radius': 0.0, 'rod_length': 1.0}  # without a linkage its lengths mean nothing
+    values = {n: c.number(n, linear.get(n, _MISSING)) for n in names}
+    calibration = GripperCalibration(**values)
     for end in ('joint', 'finger'):
-        if getattr(calibration, f'{end}_closed') >= getattr(calibration, f'{end}_open'):
-            c.fail(f'{end}_closed', c.data[f'{end}_closed'], f'a value below {end}_open')
+        closed, opened = getattr(calibration, f'{end}_closed'), getattr(calibration, f'{end}_open')
+        if closed == opened or (closed > opened and calibration.horn_radius > 0.0):
+            c.fail(
+                f'{end}_closed', closed,
+                f'a value below {end}_open (or, with horn_radius: 0, any other than it)',
+            )  # fmt: skip
     if calibration.horn_radius < 0 or calibration.rod_length <= calibration.horn_radius:
         c.fail('rod_length', calibration.rod_length, 'a length above horn_radius (0: no linkage)')
     if calibration.horn_radius > 0:
@@ -622,6 +625,19 @@ def _parse_calibration(s: _Section) -> GripperCalibration:
                     '(horn_radius: 0 for a gripper without this linkage)',
                 )  # fmt: skip
     return calibration
+
+
+def _calibration_by_limits(s: _Section, bounds: Mapping[str, float]) -> GripperCalibration:
+    """Return a linear calibration: closed at the lower limit, open at the upper one."""
+    unit = s.data['command_unit']
+    if s.data['measured']['unit'] != unit or s.data.get('policy_space', '') == 'pi_angle':
+        s.fail(
+            'calibration', None,
+            'end stops (joint_closed, joint_open [rad], finger_closed, finger_open [m]): only a '
+            'gripper that is measured and commanded in one unit can do without',
+        )  # fmt: skip
+    closed, opened = bounds['lower'], bounds['upper']
+    return GripperCalibration(closed, opened, closed, opened, horn_radius=0.0, rod_length=1.0)
 
 
 def _parse_output(s: _Section, prefix: str, joints: list[JointSpec]) -> OutputSpec:

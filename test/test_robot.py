@@ -3,6 +3,7 @@
 
 import copy
 import math
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,16 @@ def test_second_robot_is_data_alone():
     assert robot.dof == 7 and len(robot.cameras) == 2
     q = np.array([0.1, 1.0, 1.0, 0.0, 0.0, 0.0, 0.03])
     assert np.allclose(robot.policy_to_command(robot.measured_to_policy(q)), q)
+
+
+def test_the_example_of_the_docs_is_a_robot(tmp_path):
+    text = (Path(__file__).resolve().parents[1] / 'docs/robots.md').read_text(encoding='utf-8')
+    path = tmp_path / 'ur5e.yaml'
+    path.write_text(text.split('```yaml\n')[1].split('```')[0])
+    robot = RobotSpec.load(path)
+    assert robot.dof == 7 and robot.gripper_indices == (6,) and robot.policy_rate == 20.0
+    closed = robot.policy_to_command(np.zeros(7))
+    assert closed[6] == pytest.approx(0.7929) and robot.arms[0].output.kind == 'forward_command'
 
 
 def test_bare_names_get_the_prefix_and_full_names_stay(aloha):
@@ -127,6 +138,68 @@ def test_b19_degrees_are_converted_on_both_sides_and_grippers_on_neither(data):
     assert state[0] == pytest.approx(28.6479, abs=1e-4)
     assert 0.0 <= state[6] <= 1.0
     assert np.allclose(robot.policy_to_command(state)[:6], 0.5)
+
+
+def test_a_gripper_that_closes_with_a_growing_angle_is_linear_between_its_end_stops(data):
+    # Robotiq 2F-85: 0 rad open, 0.7929 rad closed
+    closing = copy.deepcopy(data['arms'][0]['gripper'])
+    closing['calibration'] = {
+        'joint_closed': 0.7929, 'joint_open': 0.0, 'finger_closed': 0.0, 'finger_open': 0.0425
+    }  # fmt: skip
+    closing.update(lower=0.0, upper=0.7929)
+    data['arms'] = [{**data['arms'][0], 'gripper': closing}]
+    data.pop('poses')
+    robot = RobotSpec.from_dict(data, 'my_robot.yaml')
+    for opening, angle in ((0.0, 0.7929), (0.25, 0.594675), (1.0, 0.0)):
+        assert robot.measured_to_policy([0.0] * 6 + [angle])[6] == pytest.approx(opening)
+        assert robot.policy_to_command([0.0] * 6 + [opening])[6] == pytest.approx(angle)
+
+
+@pytest.mark.parametrize('unit, low, high', [('m', 0.0, 0.04), ('rad', -0.2, 1.0)])
+@pytest.mark.parametrize('space', ['normalized', 'same'])
+def test_a_gripper_of_one_unit_needs_no_calibration(data, unit, low, high, space):
+    gripper_data = copy.deepcopy(data['arms'][0]['gripper'])
+    del gripper_data['calibration']
+    gripper_data.update(
+        measured={'joint': 'gripper', 'unit': unit}, command_unit=unit, lower=low, upper=high,
+        policy_space=unit if space == 'same' else space,
+    )  # fmt: skip
+    data['arms'] = [{**data['arms'][0], 'gripper': gripper_data}]
+    data.pop('poses')
+    robot = RobotSpec.from_dict(data, 'my_robot.yaml')
+    for share in (0.0, 0.5, 1.0):
+        value = low + share * (high - low)
+        told = robot.measured_to_policy([0.0] * 6 + [value])[6]
+        assert told == pytest.approx(value if space == 'same' else share)
+        assert robot.policy_to_command([0.0] * 6 + [told])[6] == pytest.approx(value)
+
+
+def test_a_gripper_of_two_units_needs_a_calibration(data):
+    del data['arms'][0]['gripper']['calibration']
+    data['arms'][0]['gripper']['command_unit'] = 'm'
+    assert 'gripper.calibration is None; expected end stops' in refusal(data)
+
+
+def test_cameras_are_a_dict_and_a_robot_can_be_copied_and_pickled(aloha):
+    assert type(aloha.cameras) is dict and list(aloha.cameras)[0] == 'cam_high'
+    assert copy.deepcopy(aloha) == aloha == pickle.loads(pickle.dumps(aloha))
+
+
+def test_a_urdf_is_found_beside_the_yaml_below_config_and_by_an_absolute_path(data, tmp_path):
+    def load(urdf):
+        path = tmp_path / 'mine.yaml'
+        path.write_text(yaml.safe_dump({**data, 'urdf': str(urdf)}))
+        return RobotSpec.load(path).urdf_path
+
+    mine = tmp_path / 'mine.urdf'
+    mine.write_text('<robot name="mine"/>')
+    assert load('mine.urdf') == load(mine) == mine
+    assert load('urdf/aloha.urdf') == share_path('config/urdf/aloha.urdf')
+    with pytest.raises(RobotError, match="mine.yaml: urdf is 'no.urdf'; expected a file beside"):
+        load('no.urdf')
+    data.pop('urdf')
+    with pytest.raises(RobotError, match="no urdf; add the key 'urdf'"):
+        load('')
 
 
 def test_wrong_vector_length_names_the_joints(aloha):
@@ -209,6 +282,22 @@ def test_missing_robots_name_the_known_ones():
 def test_pasted_foreign_formats_are_named(key, what):
     message = refusal({key: {}})
     assert key in message and what in message
+
+
+def test_controllers_are_told_as_the_outputs_that_would_feed_them():
+    controllers = {
+        'forward': {'type': 'position_controllers/JointGroupPositionController'},
+        'arm': {'type': 'joint_trajectory_controller/JointTrajectoryController'},
+        'states': {'type': 'joint_state_broadcaster/JointStateBroadcaster'},
+        'update_rate': 100,
+    }
+    manager = {'controller_manager': {'ros__parameters': controllers}}
+    for data, namespace in ((manager, ''), ({'/left': manager}, '/left')):
+        message = refusal(data)
+        assert f'{{kind: forward_command, topic: {namespace}/forward/commands}}' in message
+        assert f'{{kind: joint_trajectory, topic: {namespace}/arm/joint_trajectory}}' in message
+        assert 'states' not in message
+    assert 'unresolved launch substitution' in refusal({'$(var robot)': manager})
 
 
 def test_real_files_of_other_formats_are_refused_with_the_key(shared_dir):

@@ -16,7 +16,6 @@ from collections import Counter, deque
 import numpy as np
 
 from pi0_ros.errors import Pi0RosError
-from pi0_ros.resources import share_path
 from pi0_ros.robot import RobotSpec
 from pi0_ros.safety import Limits, SafetySupervisor, State
 
@@ -152,7 +151,7 @@ def _collision_model(robot: RobotSpec):
     from pi0_ros.safety.collision import CollisionModel
 
     try:
-        text = share_path(f'config/{robot.urdf}').read_text(encoding='utf-8')
+        text = robot.urdf_path.read_text(encoding='utf-8')
         return CollisionModel(text, robot, robot.urdf), ''
     except (Pi0RosError, OSError) as error:
         return None, f'clearances are not known: {error}'
