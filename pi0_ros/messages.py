@@ -12,6 +12,8 @@ from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
+from pi0_ros.control.chunk import chunk_label
+
 NANOSECONDS = 1_000_000_000
 
 
@@ -85,16 +87,16 @@ def stamp_of_serialized(data: bytes) -> int:
     return seconds * NANOSECONDS + int.from_bytes(data[8:12], order)
 
 
-def chunk_message(chunk, names, seed: int = 0) -> JointTrajectory:
+def chunk_message(chunk, names) -> JointTrajectory:
     """
     Return an ActionChunk as the message of ``action_chunk``.
 
-    Stamped with its observation; row i at ``(i + 1) * dt``. ``frame_id`` is
-    ``seq=<number of the inference>;seed=<seed of its noise>``, with which replay repeats it.
+    Stamped with its observation; row i at ``(i + 1) * dt``. ``frame_id`` says
+    which inference it is (:func:`pi0_ros.control.chunk.chunk_label`), so that replay repeats it.
     """
     message = JointTrajectory(joint_names=list(names))
     message.header.stamp = time_from_ns(chunk.stamp_ns)
-    message.header.frame_id = f'seq={chunk.sequence};seed={seed}'
+    message.header.frame_id = chunk_label(chunk)
     for i, row in enumerate(np.asarray(chunk.actions, dtype=np.float64)):
         seconds, rest = divmod(round((i + 1) * chunk.dt * NANOSECONDS), NANOSECONDS)
         point = JointTrajectoryPoint(time_from_start=DurationMsg(sec=seconds, nanosec=rest))

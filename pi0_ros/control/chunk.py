@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote, unquote
 
 import numpy as np
 
@@ -23,6 +25,8 @@ class ActionChunk:
     after the moment that the policy saw. ``stamp_ns`` is the observation's stamp (ROS time),
     ``observed_at`` the same moment on the clock of the ticks [s]. ``frozen_rows``: rows at the
     head that the policy was told to keep from its previous chunk (real-time chunking).
+    ``seed``, ``image_stamps_ns`` and ``joint_stamps_ns``: the noise's seed and which pictures and
+    joint samples the policy saw (see :func:`chunk_label`).
     """
 
     actions: np.ndarray
@@ -34,6 +38,9 @@ class ActionChunk:
     dt: float = 0.02
     inference_s: float = 0.0
     frozen_rows: int | None = None
+    seed: int = 0
+    image_stamps_ns: Mapping[str, int] = field(default_factory=dict)
+    joint_stamps_ns: tuple[int, ...] = ()
 
     def __post_init__(self):
         if not isinstance(self.actions, np.ndarray) or self.actions.dtype != np.float32:
@@ -75,6 +82,51 @@ class ActionChunk:
     def duration(self) -> float:
         """Time [s] from the observation to the last row."""
         return len(self.actions) * self.dt
+
+
+def chunk_label(chunk: ActionChunk) -> str:
+    """
+    Return what repeats a chunk's inference, as text for a message's ``frame_id``.
+
+    ``seq=3;seed=0;obs=1000;joints=990+995;cam_high=1000;cam_low=980``: number of the inference,
+    seed of its noise, stamp of its observation, stamp of the newest joint sample used of every
+    group of joints that comes in one message (in the order of the joints), stamp of every picture
+    used. Times are nanoseconds; names of cameras are percent-encoded where they need it.
+    """
+    parts = [f'seq={chunk.sequence}', f'seed={chunk.seed}', f'obs={chunk.stamp_ns}']
+    if chunk.joint_stamps_ns:
+        parts.append('joints=' + '+'.join(str(stamp) for stamp in chunk.joint_stamps_ns))
+    parts += [f'{quote(n, safe="")}={stamp}' for n, stamp in chunk.image_stamps_ns.items()]
+    return ';'.join(parts)
+
+
+def parse_chunk_label(text: str) -> dict:
+    """
+    Return what :func:`chunk_label` wrote.
+
+    :return: ``seq`` and ``seed`` int; where the label has them ``obs`` int [ns], ``joints``
+        tuple of int [ns] and, always, ``cameras``: dict name -> int [ns], which is empty in labels
+        of older versions.
+    :raises ChunkError: for a text that is no such label.
+    """
+    out: dict = {'cameras': {}}
+    try:
+        for part in text.split(';'):
+            key, value = part.split('=')
+            if key == 'joints' and 'joints' not in out:
+                out[key] = tuple(int(stamp) for stamp in value.split('+'))
+            elif key in ('seq', 'seed', 'obs') and key not in out:
+                out[key] = int(value)
+            else:
+                out['cameras'][unquote(key)] = int(value)
+        if 'seq' not in out or 'seed' not in out:
+            raise ValueError('number or seed is missing')
+    except ValueError:
+        raise ChunkError(
+            f"'{text}' does not say which inference a chunk is (seq=<number>;seed=<seed>...); it "
+            'was not published by policy_node'
+        ) from None
+    return out
 
 
 def resample(actions: np.ndarray, start: float, step: float) -> np.ndarray:

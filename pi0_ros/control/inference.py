@@ -30,7 +30,8 @@ class Job:
     """
     What one inference works on, taken when it begins.
 
-    ``arguments`` are passed to ``predict`` by name beside the observation (noise, guidance).
+    ``arguments`` are passed to ``predict`` by name beside the observation (noise, guidance);
+    ``about`` to the :class:`ActionChunk` (its seed, the stamps of what it saw).
     """
 
     observation: object
@@ -40,6 +41,7 @@ class Job:
     dt: float = 0.02
     frozen_rows: int | None = None
     arguments: Mapping[str, object] = field(default_factory=dict)
+    about: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -220,6 +222,7 @@ class InferenceThread:
                 actions, self._dof, stamp_ns=job.stamp_ns, observed_at=job.observed_at,
                 prompt=job.prompt, sequence=sequence, epoch=epoch, dt=job.dt,
                 inference_s=time.monotonic() - began, frozen_rows=job.frozen_rows,
+                **job.about,
             )  # fmt: skip
 
         chunk = self._guard(predict, epoch)

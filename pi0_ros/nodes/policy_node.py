@@ -730,8 +730,13 @@ class PolicyNode(ManagedNode):
                 arguments['guidance'] = Guidance(
                     previous_actions=upcoming, delay=frozen, execution_horizon=len(upcoming)
                 )
+        about = {
+            'seed': self._given['seed'],
+            'image_stamps_ns': observation.image_stamps_ns,
+            'joint_stamps_ns': observation.joint_stamps_ns,
+        }
         return Job(
-            observation, observation.stamp_ns, observed_at, prompt, dt, frozen, arguments
+            observation, observation.stamp_ns, observed_at, prompt, dt, frozen, arguments, about
         )
 
     def _on_outcome(self, outcome: ActionChunk | Failure) -> None:
@@ -752,9 +757,7 @@ class PolicyNode(ManagedNode):
             ticker = self._ticker
             if ticker is not None:
                 ticker.wake()
-            self._pub_chunk.publish(
-                chunk_message(outcome, self.robot.joint_names, self._given['seed'])
-            )
+            self._pub_chunk.publish(chunk_message(outcome, self.robot.joint_names))
             self._published_chunks += 1
         if not installed:
             self.get_logger().warning(

@@ -59,6 +59,8 @@ class Observation:
     :param stamp_ns: stamp of the newest picture used.
     :param image_stamps_ns: camera name -> stamp of its picture.
     :param positions: float64 [dof], the measured joints as they came (``robot.state_names``).
+    :param joint_stamps_ns: of every group of joints that comes in one message, in the order of
+        the joints: stamp of the newest sample used.
     """
 
     images: Mapping[str, np.ndarray]
@@ -67,6 +69,7 @@ class Observation:
     stamp_ns: int = 0
     image_stamps_ns: Mapping[str, int] = field(default_factory=dict)
     positions: np.ndarray | None = None
+    joint_stamps_ns: tuple[int, ...] = ()
 
 
 @dataclass
@@ -104,13 +107,19 @@ class _Camera(_Input):
 
 
 @dataclass(frozen=True)
+class _Pose:
+    positions: np.ndarray
+    stamps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class _Choice:
     """What was chosen without any problem, good as long as nothing comes or grows too old."""
 
     version: int
     until: int
     frames: dict[str, _Frame]
-    positions: np.ndarray
+    pose: _Pose
 
 
 class ObservationBuffer:
@@ -305,7 +314,7 @@ class ObservationBuffer:
         """
         while True:
             with self._lock:
-                chosen, positions, problems = self._select(now_ns)
+                chosen, pose, problems = self._select(now_ns)
                 if chosen is not None and self._observation is not None and not problems:
                     return self._observation, {}
             if chosen is None:
@@ -317,7 +326,7 @@ class ObservationBuffer:
             if not broken:
                 break
         try:
-            state = self._robot.measured_to_policy(positions)
+            state = self._robot.measured_to_policy(pose.positions)
         except RobotError as error:
             return None, {**problems, JOINTS: str(error)}
         for name, frame in chosen.items():
@@ -330,7 +339,8 @@ class ObservationBuffer:
             state=state,
             stamp_ns=max(stamps.values()),
             image_stamps_ns=stamps,
-            positions=positions,
+            positions=pose.positions,
+            joint_stamps_ns=pose.stamps,
         )
         with self._lock:
             if self._choice is not None and self._choice.frames is chosen and not problems:
@@ -393,10 +403,10 @@ class ObservationBuffer:
     # -- inside (under the lock) ------------------------------------------------------------------
 
     def _select(self, now_ns: int):
-        """Choose frames and positions: ({camera: frame} or None, positions or None, problems)."""
+        """Choose frames and positions: ({camera: frame} or None, pose or None, problems)."""
         choice = self._choice
         if choice and choice.version == self._version and self._now <= now_ns <= choice.until:
-            return choice.frames, choice.positions, {}
+            return choice.frames, choice.pose, {}
         self._choice = self._observation = None
         if now_ns < self._now - self._max_skew:
             self._forget_future(now_ns)
@@ -419,8 +429,8 @@ class ObservationBuffer:
         chosen = self._align(newest, required, problems)
         if chosen is None:
             return None, None, problems
-        positions = self._positions_at(max(f.stamp for f in chosen.values()), problems)
-        if positions is None:
+        pose = self._pose_at(max(f.stamp for f in chosen.values()), problems)
+        if pose is None:
             return None, None, problems
         for name, stream in (*((n, self._cameras[n]) for n in chosen), (JOINTS, self._joints)):
             if stream.went_back:  # fit again; told once more, beside the observation
@@ -431,8 +441,8 @@ class ObservationBuffer:
                 *(frame.stamp for frame in chosen.values()),
                 *(track.newest for track in self._tracks.values() if track.stamps),
             )
-            self._choice = _Choice(self._version, oldest + self._max_age, chosen, positions)
-        return chosen, positions, problems
+            self._choice = _Choice(self._version, oldest + self._max_age, chosen, pose)
+        return chosen, pose, problems
 
     def _forget_future(self, now_ns: int) -> None:
         """Forget what a clock that jumped back has not reached yet."""
@@ -534,13 +544,15 @@ class ObservationBuffer:
                 del chosen[name]
         return chosen or None
 
-    def _positions_at(self, stamp: int, problems) -> np.ndarray | None:
+    def _pose_at(self, stamp: int, problems) -> _Pose | None:
         positions = np.full(len(self._names), np.nan)
         distance = np.full(len(self._names), 2**62)
+        used = {}
         for track in self._tracks.values():
             if not track.stamps:
                 continue
-            values, away = track.at(stamp, 2 * self._max_skew)
+            values, away, until = track.at(stamp, 2 * self._max_skew)
+            used[int(track.indices[0])] = until
             nearer = away < distance[track.indices]
             positions[track.indices[nearer]] = values[nearer]
             distance[track.indices[nearer]] = away
@@ -553,7 +565,7 @@ class ObservationBuffer:
                 f'from the picture (limit {self._max_skew / NANOSECONDS:g} s)'
             )
             return None
-        return positions
+        return _Pose(positions, tuple(used[first] for first in sorted(used)))
 
     # -- decoding (without the lock) --------------------------------------------------------------
 

@@ -42,9 +42,11 @@ class JointTrack:
     def newest(self) -> int:
         return self.stamps[-1]
 
-    def at(self, stamp_ns: int, max_gap_ns: int) -> tuple[np.ndarray | None, int]:
+    def at(self, stamp_ns: int, max_gap_ns: int) -> tuple[np.ndarray, int, int]:
         """
-        Return the positions at a time, and how far [ns] the farthest sample used is from it.
+        Return the positions at a time, how far [ns] the sample used is from it, and a stamp.
+
+        The stamp is that of the newest sample looked at: no later one would change the positions.
 
         Between two samples the positions are interpolated, unless these are more than
         ``max_gap_ns`` apart: then, and outside of the samples, the nearest one is taken. The
@@ -54,13 +56,13 @@ class JointTrack:
         while after and self.stamps[after - 1] >= stamp_ns:  # newest first: a few steps
             after -= 1
         if after == len(self.stamps):
-            return self.positions[-1], stamp_ns - self.stamps[-1]
+            return self.positions[-1], stamp_ns - self.stamps[-1], self.stamps[-1]
         if self.stamps[after] == stamp_ns or after == 0:
-            return self.positions[after], self.stamps[after] - stamp_ns
+            return self.positions[after], self.stamps[after] - stamp_ns, self.stamps[after]
         left, right = self.stamps[after - 1], self.stamps[after]
         if right - left > max_gap_ns:
             nearest = after if right - stamp_ns < stamp_ns - left else after - 1
-            return self.positions[nearest], abs(self.stamps[nearest] - stamp_ns)
+            return self.positions[nearest], abs(self.stamps[nearest] - stamp_ns), right
         fraction = (stamp_ns - left) / (right - left)
         low, high = self.positions[after - 1], self.positions[after]
-        return low + fraction * (high - low), 0
+        return low + fraction * (high - low), 0, right

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pi0_ros.control import ActionChunk, ChunkError
+from pi0_ros.control import ActionChunk, ChunkError, chunk_label, parse_chunk_label
 from pi0_ros.control.chunk import resample
 
 DOF = 14
@@ -67,3 +67,44 @@ def test_resampled_ramp_stays_a_ramp_inside_the_chunk(rows, start, step):
     assert out[0] == pytest.approx(start, abs=2e-6)
     assert out[-1] <= rows - 1 and rows - 1 - out[-1] < step + 1e-5  # nothing left unsent
     np.testing.assert_allclose(np.diff(out), step, atol=3e-6)
+
+
+STAMPS = st.integers(0, 2**62)
+
+
+@given(
+    sequence=st.integers(0, 2**40),
+    seed=st.integers(0, 2**31),
+    stamp=STAMPS,
+    joints=st.lists(STAMPS, max_size=4),
+    cameras=st.dictionaries(st.text(), STAMPS, max_size=4),
+)
+def test_a_label_says_everything_that_repeats_the_inference(
+    sequence, seed, stamp, joints, cameras
+):
+    """Cameras may be named anything, also 'seq' or 'a;b=c'."""
+    chunk = ActionChunk.of(
+        GOOD, DOF, sequence=sequence, seed=seed, stamp_ns=stamp,
+        joint_stamps_ns=tuple(joints), image_stamps_ns={'joints': 5, **cameras},
+    )  # fmt: skip
+    if not joints:
+        chunk = ActionChunk.of(
+            GOOD, DOF, sequence=sequence, seed=seed, stamp_ns=stamp,
+            image_stamps_ns={k: v for k, v in cameras.items() if k != 'joints'},
+        )  # fmt: skip
+    text = chunk_label(chunk)
+    assert text.startswith(f'seq={sequence};seed={seed};obs={stamp}')
+    label = parse_chunk_label(text)
+    assert (label['seq'], label['seed'], label['obs']) == (sequence, seed, stamp)
+    assert label.get('joints', ()) == chunk.joint_stamps_ns
+    assert label['cameras'] == chunk.image_stamps_ns
+
+
+def test_labels_of_older_versions_are_read():
+    assert parse_chunk_label('seq=3;seed=7') == {'seq': 3, 'seed': 7, 'cameras': {}}
+
+
+@pytest.mark.parametrize('text', ['', 'world', 'seq=3', 'seq=x;seed=1', 'seq=1;seed=2;a=b=c'])
+def test_a_text_that_is_no_label_is_refused_by_quoting_it(text):
+    with pytest.raises(ChunkError, match='not published by policy_node'):
+        parse_chunk_label(text)

@@ -17,6 +17,7 @@ from rclpy.qos import QoSProfile, ReliabilityPolicy
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
+from pi0_ros.control import parse_chunk_label
 from pi0_ros.resources import share_path
 
 DT = 0.02
@@ -103,9 +104,13 @@ def test_action_chunk_is_the_whole_prediction_stamped_with_its_observation(start
     seen = [entry['stamp_ns'] for entry in journal(tmp_path)]
     assert tuple(messages[0].joint_names) == robot.robot.joint_names
     for number, message in enumerate(messages[:2]):
-        assert message.header.frame_id == f'seq={number};seed=7'
         stamp = message.header.stamp
         assert stamp.sec * 10**9 + stamp.nanosec == seen[number]
+        assert message.header.frame_id.startswith(f'seq={number};seed=7;obs={seen[number]};')
+        label = parse_chunk_label(message.header.frame_id)
+        assert set(label['cameras']) == set(robot.robot.cameras)
+        assert max(label['cameras'].values()) == seen[number]
+        assert len(label['joints']) == len(robot.robot.joint_state_sources)
         times = [p.time_from_start.sec + p.time_from_start.nanosec / 1e9 for p in message.points]
         np.testing.assert_allclose(times, DT * np.arange(1, 51), atol=1e-9)
         rows = [point.positions[0] for point in message.points]

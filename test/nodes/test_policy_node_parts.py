@@ -96,12 +96,14 @@ def test_the_stamp_is_read_without_deserializing(kind, stamp):
 
 
 def test_chunk_message_times_increase_strictly_from_above_zero():
-    chunk = ActionChunk.of(np.zeros((3, 2)), 2, stamp_ns=5_000_000_007, sequence=4, dt=1 / 30)
-    message = chunk_message(chunk, ('a', 'b'), seed=9)
+    chunk = ActionChunk.of(
+        np.zeros((3, 2)), 2, stamp_ns=5_000_000_007, sequence=4, seed=9, dt=1 / 30
+    )
+    message = chunk_message(chunk, ('a', 'b'))
     times = [p.time_from_start.sec * 10**9 + p.time_from_start.nanosec for p in message.points]
     assert times == [33_333_333, 66_666_667, 100_000_000]
     assert (message.header.stamp.sec, message.header.stamp.nanosec) == (5, 7)
-    assert message.header.frame_id == 'seq=4;seed=9'
+    assert message.header.frame_id == 'seq=4;seed=9;obs=5000000007'
 
 
 @pytest.fixture()

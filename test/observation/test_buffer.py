@@ -84,6 +84,46 @@ def test_joints_are_interpolated_to_the_newest_picture(buffer):
     np.testing.assert_allclose(observation.positions, POSE + 0.014, atol=1e-12)
 
 
+@pytest.mark.parametrize('seed', range(8))
+def test_the_stamps_of_an_observation_repeat_it_to_the_last_bit(seed):
+    """Two arms and three cameras out of step; later messages are held back by the stamps."""
+    rng = np.random.default_rng(seed)
+    names = ROBOT.state_names
+    events = [(ns(0.02 * k), 'left', rng.normal(0.3, 0.1, 7)) for k in range(20)]
+    events += [(ns(0.013 * k + 0.004), 'right', rng.normal(0.3, 0.1, 7)) for k in range(30)]
+    events += [(ns(0.033 * k + 0.01 * i), c, k) for k in range(12) for i, c in enumerate(CAMERAS)]
+    events.sort(key=lambda event: event[0] + rng.integers(0, 15_000_000))
+
+    def feed(buffer, event):
+        stamp, name, what = event
+        if name in CAMERAS:
+            buffer.add_image(name, stamp, picture(what))
+        else:
+            buffer.add_joints(stamp, names[:7] if name == 'left' else names[7:], what)
+
+    live, seen = ObservationBuffer(ROBOT), []
+    for event in events:
+        feed(live, event)
+        now = event[0] + 20_000_000
+        observation, _ = live.latest(now)
+        if observation is not None:
+            seen.append((now, observation))
+    assert len(seen) > 20
+    for now, observation in seen[:: max(len(seen) // 6, 1)]:
+        again = ObservationBuffer(ROBOT)
+        limits = dict(zip(('left', 'right'), observation.joint_stamps_ns))
+        limits.update(observation.image_stamps_ns)
+        for event in events:  # also those that had not come yet
+            if event[0] <= limits[event[1]]:
+                feed(again, event)
+        repeated, _ = again.latest(now)
+        np.testing.assert_array_equal(repeated.state, observation.state)
+        assert repeated.image_stamps_ns == observation.image_stamps_ns
+        assert repeated.joint_stamps_ns == observation.joint_stamps_ns
+        for name, image in observation.images.items():
+            np.testing.assert_array_equal(repeated.images[name], image)
+
+
 def test_no_interpolation_across_a_hole(buffer):
     fill(buffer, 0.0)
     buffer.add_joints(ns(0.19), ROBOT.state_names, POSE + 1.0)
