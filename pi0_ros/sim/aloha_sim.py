@@ -50,11 +50,12 @@ CAMERAS = {
 }
 """The robot's camera names and the scene's; scene names are taken as they are."""
 
-WRIST_FOVY_DEG = 45.0
+CAMERA_FOVY_DEG = 45.0
 """
-Vertical field of view given to the wrist cameras.
+Vertical field of view given to the cameras that the robot has (top and wrists).
 
-The scene's 20 degrees show the inside of the gripper only; a RealSense D405 has 58.
+The scene's top camera sees 78 degrees, mostly floor, with a cube of 5 pixels in 128; its wrist
+cameras see 20, the inside of the gripper only. A RealSense D405 has 58.
 """
 
 STRICT_HOLD_S = 10 * CONTROL_PERIOD
@@ -184,8 +185,8 @@ class AlohaSim:
             )
         self._geoms = {self._name('GEOM', i): i for i in range(model.ngeom)}
         self._tips = [self._id('SITE', f'cali_{side}_site1') for side in _SIDES]
-        for side in _SIDES:
-            model.cam_fovy[self._id('CAMERA', f'{side}_wrist')] = WRIST_FOVY_DEG
+        for camera in ('top', 'left_wrist', 'right_wrist'):
+            model.cam_fovy[self._id('CAMERA', camera)] = CAMERA_FOVY_DEG
         self._random = np.random.RandomState(seed)
         self.reset(seed)
 

@@ -24,6 +24,16 @@ PICK_PITCH = np.deg2rad(60.0)
 RIGHT_BASE = np.array([0.469, 0.5])
 """The right arm's waist axis [m, world]; the hand turns most of the way towards the cube."""
 
+OPEN, SHUT = 0.95, 0.35
+"""
+Openings of a hand. The cube stops the fingers at 0.62; shutting further squeezes it.
+
+Keyframes leave the grippers the time that the safety filter's 3.14 rad/s asks for.
+"""
+
+FINGERTIP = {'right': 0.015, 'left': 0.012}
+"""How far short of the cube's middle the pinch point stays [m]: the hands keep 3 cm apart."""
+
 _DAMPING = 0.02
 _ITERATIONS = 200
 _TOLERANCE = 1e-4  # m and rad
@@ -89,14 +99,19 @@ class HandSolver:
         :param start: float [6], where to search from.
         :raises ValueError: when the pose cannot be reached to a tenth of a millimetre.
         """
-        error = None
+        found, errors = [], []
         for seed in self._seeds(position, start):
             joints, error = self._search(position, rotation, seed)
             if np.abs(error).max() < _TOLERANCE:
-                return joints
-        raise ValueError(
-            f'no joint angles reach {np.round(position, 3)} m (left over: {error.round(4)})'
-        )
+                found.append(joints)
+            errors.append(error)
+        if not found:
+            raise ValueError(
+                f'no joint angles reach {np.round(position, 3)} m '
+                f'(left over: {errors[-1].round(4)})'
+            )
+        # The wrist can turn over: the same pose with forearm and hand half a turn round.
+        return min(found, key=lambda joints: np.abs(joints - start).max())
 
     def _seeds(self, position, start):
         yield np.array(start, dtype=np.float64)
@@ -129,51 +144,46 @@ class HandSolver:
         return joints, error
 
 
-def keyframes(cube: np.ndarray, rng: np.random.Generator | None = None) -> dict[str, list]:
+def keyframes(cube: np.ndarray) -> dict[str, list]:
     """
     Return the hands' keyframes for a cube at ``cube`` [3] (m, world).
 
-    :param rng: varies timing and approach a little, as people do; None: the same every time.
+    Nothing about them is random: what the pictures do not show cannot be learned from them.
     """
-
-    def vary(scale):
-        return rng.uniform(-scale, scale, 3) if rng is not None else np.zeros(3)
-
-    pace = rng.uniform(0.85, 1.0) if rng is not None else 0.9
     carry = _FACING['right'] @ _rotation('y', PICK_PITCH)
     yaw = 0.7 * np.arctan2(RIGHT_BASE[1] - cube[1], RIGHT_BASE[0] - cube[0])
     pick = _rotation('z', yaw) @ carry
     take = _FACING['left'] @ _rotation('x', np.pi / 2)
-    grasp = np.array([cube[0], cube[1], 0.02 - 0.006])
-    meet = MEETING_POINT + vary(0.01)
-    above = grasp + [0.0, 0.0, 0.09] + vary(0.01)
-    beside = meet + [-0.12, 0.0, -0.02] + vary(0.01)
-    hold = meet + [0.0, 0.0, 0.003]
+    grasp = np.array([cube[0], cube[1], 0.014]) - FINGERTIP['right'] * pick[:, 0]
+    above = grasp + [0.0, 0.0, 0.09]
+    meet = MEETING_POINT - FINGERTIP['right'] * carry[:, 0]
+    hold = MEETING_POINT + [0.0, 0.0, 0.004] - FINGERTIP['left'] * take[:, 0]
+    beside = hold + [-0.11, 0.0, 0.0]
     right = [
-        (1.1, above, pick, 1.0),
-        (1.7, grasp, pick, 1.0),
-        (2.1, grasp, pick, 0.05),
-        (3.2, meet, carry, 0.05),
-        (4.5, meet, carry, 0.05),
-        (4.8, meet, carry, 1.0),
-        (5.6, meet + [0.12, 0.0, 0.04], carry, 1.0),
+        (1.15, above, pick, OPEN),
+        (1.65, grasp, pick, OPEN),
+        (2.45, grasp, pick, SHUT),
+        (3.4, meet, carry, SHUT),
+        (4.8, meet, carry, SHUT),
+        (5.4, meet, carry, 0.8),
+        (6.1, meet + [0.1, 0.0, 0.06], carry, OPEN),
     ]
     left = [
-        (1.1, beside + [-0.08, 0.0, 0.0], take, 0.3),
-        (2.6, beside, take, 1.0),
-        (3.3, beside, take, 1.0),
-        (4.0, hold, take, 1.0),
-        (4.4, hold, take, 0.0),
-        (4.8, hold, take, 0.0),
-        (5.6, hold + [-0.06, 0.0, 0.0], take, 0.0),
+        (1.15, beside + [-0.08, 0.0, 0.0], take, 0.3),
+        (2.4, beside, take, OPEN),
+        (3.4, beside, take, OPEN),
+        (4.0, hold, take, OPEN),
+        (4.8, hold, take, SHUT),
+        (5.4, hold, take, SHUT),
+        (6.1, hold + [-0.06, 0.0, 0.0], take, SHUT),
     ]
     return {
-        'right': [Keyframe(pace * t, p, r, o) for t, p, r, o in right],
-        'left': [Keyframe(pace * t, p, r, o) for t, p, r, o in left],
+        'right': [Keyframe(*values) for values in right],
+        'left': [Keyframe(*values) for values in left],
     }
 
 
-def plan(sim: AlohaSim, rng: np.random.Generator | None = None) -> np.ndarray:
+def plan(sim: AlohaSim) -> np.ndarray:
     """
     Plan one transfer from the sim's present state.
 
@@ -181,7 +191,7 @@ def plan(sim: AlohaSim, rng: np.random.Generator | None = None) -> np.ndarray:
         one every 0.02 s.
     :raises ValueError: when a keyframe cannot be reached.
     """
-    frames = keyframes(sim.data.qpos[16:19].copy(), rng)
+    frames = keyframes(sim.data.qpos[16:19].copy())
     start = sim.robot.measured_to_policy(sim.measured())
     steps = int(np.ceil(max(f[-1].time for f in frames.values()) / CONTROL_PERIOD))
     times = CONTROL_PERIOD * np.arange(1, steps + 1)

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +44,7 @@ def record_episode(sim, seed: int, disturbance: float, image_size: int, stride: 
     :param disturbance: standard deviation [rad] of the noise on arm joints; 0: none.
     :param stride: a frame is rendered every so many steps.
     :return: ``images`` uint8 [frames, size, size, 3], ``steps`` int64 [frames], ``states`` and
-        ``actions`` float32 [steps, dof], ``success`` (the strict one).
+        ``actions`` float32 [steps, dof], ``success`` (the strict one), ``seed``.
     """
     from pi0_ros.sim import expert
 
@@ -50,7 +52,7 @@ def record_episode(sim, seed: int, disturbance: float, image_size: int, stride: 
     sim.reset(seed)
     for _ in range(SETTLE_STEPS):
         sim.step()
-    actions = expert.plan(sim, rng)
+    actions = expert.plan(sim)
     actions = np.concatenate([actions, np.repeat(actions[-1:], HOLD_STEPS, axis=0)])
     noise = expert.correlated_noise(len(actions), sim.robot.dof, disturbance, rng)
     noise[:, list(sim.robot.gripper_indices)] = 0.0
@@ -67,56 +69,74 @@ def record_episode(sim, seed: int, disturbance: float, image_size: int, stride: 
         'states': np.array(states, dtype=np.float32),
         'actions': np.array(actions, dtype=np.float32),
         'success': sim.strict_success,
+        'seed': seed,
     }
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--out', type=Path, required=True, help='folder to write')
     parser.add_argument('--episodes', type=int, default=700)
-    parser.add_argument('--disturbed', type=float, default=0.5, help='share with noise')
-    parser.add_argument('--disturbance', type=float, default=0.012, help='noise [rad]')
+    parser.add_argument('--disturbed', type=float, default=0.45, help='share with noise')
+    parser.add_argument('--disturbance', type=float, default=0.01, help='noise [rad]')
     parser.add_argument('--image-size', type=int, default=128, help='pixels, square')
     parser.add_argument('--stride', type=int, default=5, help='steps between frames')
     parser.add_argument('--seed', type=int, default=FIRST_SEED, help='of the first episode')
+    parser.add_argument('--workers', type=int, default=1, help='processes, one core each')
+
+
+_sim = None  # of this process
+
+
+def _record(task: tuple) -> dict:
+    """Run the expert once in this process's simulator."""
+    global _sim
+    if _sim is None:
+        from pi0_ros.sim.aloha_sim import AlohaSim
+
+        _sim = AlohaSim()
+    return record_episode(_sim, *task)
 
 
 def run(args: argparse.Namespace) -> int:
-    from rich.progress import Progress
+    from rich.progress import track
 
-    from pi0_ros.sim.aloha_sim import CONTROL_PERIOD, AlohaSim
+    from pi0_ros.sim.aloha_sim import CONTROL_PERIOD
 
-    if args.episodes < 1 or not 0.0 <= args.disturbed <= 1.0:
-        raise Pi0RosError('--episodes must be at least 1 and --disturbed lie in 0..1')
+    if args.episodes < 1 or not 0.0 <= args.disturbed <= 1.0 or args.workers < 1:
+        raise Pi0RosError(
+            '--episodes and --workers must be at least 1 and --disturbed lie in 0..1'
+        )
     args.out.mkdir(parents=True, exist_ok=True)
-    sim = AlohaSim()
+    tasks = [
+        (args.seed + index, args.disturbance if index % 100 < 100 * args.disturbed else 0.0,
+         args.image_size, args.stride)
+        for index in range(args.episodes)
+    ]  # fmt: skip
     kept: dict[str, list] = {'images': [], 'steps': [], 'states': [], 'actions': []}
-    ends, failed, total = [], 0, 0
-    with Progress() as progress:
-        task = progress.add_task('demonstrations', total=args.episodes)
-        for index in range(args.episodes):
-            disturbed = index % 100 < 100 * args.disturbed
-            episode = record_episode(
-                sim, args.seed + index, args.disturbance if disturbed else 0.0,
-                args.image_size, args.stride,
-            )  # fmt: skip
-            progress.advance(task)
+    ends, seeds, total = [], [], 0
+    with ProcessPoolExecutor(args.workers, multiprocessing.get_context('spawn')) as pool:
+        episodes = pool.map(_record, tasks)
+        for episode in track(episodes, 'demonstrations', total=len(tasks)):
+            seed = episode.pop('seed')
             if not episode.pop('success'):
-                failed += 1
                 continue
             episode['steps'] = episode['steps'] + total
             total += len(episode['actions'])
             ends.append(total)
+            seeds.append(seed)
             for key, values in kept.items():
                 values.append(episode[key])
-    sim.close()
+    if not ends:
+        raise Pi0RosError(f'none of {args.episodes} episodes succeeded; lower --disturbance')
     for key, values in kept.items():
         np.save(args.out / f'{key}.npy', np.concatenate(values))
     np.save(args.out / 'ends.npy', np.array(ends))
+    failed = args.episodes - len(ends)
     meta = {
         'prompt': PROMPT, 'robot': 'aloha', 'rate': 1.0 / CONTROL_PERIOD, 'camera': 'cam_high',
-        'episodes': len(ends), 'failed': failed, 'steps': total,
-        'disturbed': args.disturbed, 'disturbance': args.disturbance, 'first_seed': args.seed,
+        'episodes': len(ends), 'failed': failed, 'steps': total, 'disturbed': args.disturbed,
+        'disturbance': args.disturbance, 'first_seed': args.seed, 'seeds': seeds,
     }  # fmt: skip
-    (args.out / 'meta.json').write_text(json.dumps(meta, indent=1) + '\n')
+    (args.out / 'meta.json').write_text(json.dumps(meta) + '\n')
     print(f'{len(ends)} episodes, {total} steps in {args.out}; {failed} failed and were left out')
     return 0

@@ -1,10 +1,14 @@
 # Copyright 2026 pi0_ros contributors. Licensed under the Apache License 2.0.
 """
-Success rate of a checkpoint in the simulator, closed loop, in process. Not a command yet.
+Success rate of a checkpoint in the simulator, closed loop: in process, or through the nodes.
 
-The policy acts through the same maps and the same safety filter as on a robot; inference takes no
-simulated time here. Success is gym-aloha's (one frame of contact off the table counts) with the
-strict one beside it: held by the left fingers alone for ten steps.
+In process the policy acts through the same maps and the same safety filter as on a robot, and
+inference takes no simulated time. Through the nodes every episode is a ``pi0_ros demo``: simulator,
+policy_node and safety_filter as processes of their own, with the time that inference takes, stitched
+chunks and the collision check.
+
+Success is gym-aloha's (one frame of contact off the table counts) with the strict one beside it:
+held by the left fingers alone for ten steps.
 """
 
 from __future__ import annotations
@@ -12,6 +16,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import subprocess
+import sys
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -85,6 +92,32 @@ def run_episode(policy, sim, seed: int, *, prompt: str, horizon: int, max_steps:
     return Episode(seed, sim.success, sim.strict_success, seconds, limited)
 
 
+def run_episode_through_nodes(checkpoint: str, task: str, seed: int, prompt: str,
+                              max_steps: int) -> Episode:  # fmt: skip
+    """
+    Run one episode as a demo of its own.
+
+    :raises Pi0RosError: when the demo left no summary, with the end of what it said.
+    """
+    with tempfile.TemporaryDirectory(prefix='pi0_ros_evaluate_') as out:
+        done = subprocess.run(
+            [sys.executable, '-m', 'pi0_ros.cli', 'demo', '--checkpoint', checkpoint,
+             '--task', task, '--seed', str(seed), '--prompt', prompt,
+             '--seconds', str(max_steps / 50.0), '--out', out,
+             '--no-record', '--no-pictures'],
+            capture_output=True, text=True,
+        )  # fmt: skip
+        path = Path(out) / 'summary.json'
+        if not path.is_file():
+            raise Pi0RosError(
+                f'seed {seed}: the demo ended with {done.returncode} and no summary: '
+                f'{(done.stdout + done.stderr)[-800:]}'
+            )
+        result = json.loads(path.read_text())
+    limited = sum(result['limit_hits'].values())
+    return Episode(seed, result['success'], result['strict_success'], None, limited)
+
+
 def summary(episodes: list[Episode]) -> dict:
     """Return rates with intervals, and the mean time to success."""
     n = len(episodes)
@@ -109,6 +142,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--max-steps', type=int, default=400, help='control steps an episode')
     parser.add_argument('--image-size', type=int, default=128, help='camera pixels, square')
     parser.add_argument('--threads', type=int, default=1, help='of torch')
+    parser.add_argument(
+        '--nodes', action='store_true',
+        help='each episode through policy_node, safety_filter and sim_robot (takes minutes)',
+    )  # fmt: skip
     parser.add_argument('--out', type=Path, default=None, help='JSON file to write')
 
 
@@ -117,30 +154,41 @@ def run(args: argparse.Namespace) -> int:
     from rich.progress import Progress
 
     from pi0_ros.policy import Pi0Policy
+    from pi0_ros.robot import RobotSpec
     from pi0_ros.sim.aloha_sim import AlohaSim
     from pi0_ros.training.demonstrate import PROMPT
 
     torch.set_num_threads(args.threads)
-    sim = AlohaSim(args.task)
-    policy = Pi0Policy.from_pretrained(args.checkpoint, robot=sim.robot)
+    sim = None
+    policy = Pi0Policy.from_pretrained(args.checkpoint, robot=RobotSpec.load('aloha'))
+    prompt = args.prompt or policy.prompt or PROMPT
+    if not args.nodes:
+        sim = AlohaSim(args.task)
     episodes = []
     with Progress() as progress:
         task = progress.add_task('episodes', total=args.episodes)
         for seed in range(args.seed, args.seed + args.episodes):
-            episodes.append(
-                run_episode(
-                    policy, sim, seed, prompt=args.prompt or PROMPT, horizon=args.horizon,
-                    max_steps=args.max_steps, image_size=args.image_size,
+            if args.nodes:
+                episode = run_episode_through_nodes(
+                    args.checkpoint, args.task, seed, prompt, args.max_steps
                 )
-            )  # fmt: skip
+            else:
+                episode = run_episode(
+                    policy, sim, seed, prompt=prompt, horizon=args.horizon,
+                    max_steps=args.max_steps, image_size=args.image_size,
+                )  # fmt: skip
+            episodes.append(episode)
             done = sum(e.strict_success for e in episodes)
             progress.update(task, advance=1, description=f'episodes ({done} strict successes)')
-    sim.close()
+    if sim is not None:
+        sim.close()
     result = summary(episodes)
     for key in ('success', 'strict_success'):
         r = result[key]
         print(f'{key}: {r["count"]}/{result["episodes"]} = {r["rate"]:.0%} '
               f'(95 %: {r["low"]:.0%}..{r["high"]:.0%})')  # fmt: skip
+    failed = [e.seed for e in episodes if not e.strict_success]
+    print(f'not strictly done, seeds: {", ".join(map(str, failed)) or "none"}')
     if args.out:
         rows = {'summary': result, 'episodes': [asdict(e) for e in episodes]}
         args.out.write_text(json.dumps(rows, indent=1) + '\n')

@@ -28,14 +28,19 @@ POCKET = {
         'vocab': 512,
     },
     'expert': {'width': 128, 'depth': 3, 'heads': 4, 'kv_heads': 1, 'head_dim': 32, 'mlp': 512},
-    'chunk': 50, 'max_state_dim': 32, 'max_action_dim': 32, 'num_steps': 10, 'n_cams': 3,
+    'chunk': 50, 'max_state_dim': 14, 'max_action_dim': 14, 'num_steps': 10, 'n_cams': 3,
 }  # fmt: skip
 """Sizes of the pocket pi0, about two million parameters."""
+
+DRAWS = 2
+"""Noises and flow times that each picture of a batch is trained with; the prefix runs once."""
 
 STATE_NOISE = 0.05
 """Standard deviation of noise on the normalised state; keeps the policy from copying it."""
 STATE_DROPOUT = 0.1
 """Share of samples that see no state at all, so that the images are looked at."""
+SMALLEST_STD = 0.02
+"""A joint that hardly moves in the data would else make noise of its measurement huge [rad]."""
 CONTRAST = 40.0
 """Grey levels that one unit of a whitened picture stands for."""
 
@@ -176,6 +181,8 @@ def run(args: argparse.Namespace) -> int:
     torch.set_num_threads(args.threads)
     rng = np.random.default_rng(args.seed)
     statistics = {'state': spread(data.states[:]), 'actions': spread(data.actions[:])}
+    for values in statistics.values():
+        values['std'] = np.maximum(values['std'], SMALLEST_STD).tolist()
     model = Pi0Model.random(config, args.seed)
     sample = np.sort(rng.choice(len(data.images), min(512, len(data.images)), replace=False))
     initialise_vision(model, data.images[sample].mean(axis=0))
@@ -200,18 +207,16 @@ def run(args: argparse.Namespace) -> int:
             frames = np.sort(draw.integers(len(data.images), size=args.batch))
             images = torch.from_numpy(data.images[frames].astype(np.float32) / 127.5 - 1.0)
             mean, std = normal['state']
-            state = (data.states[data.steps[frames]] - mean) / std
+            state = np.repeat((data.states[data.steps[frames]] - mean) / std, DRAWS, axis=0)
             state = state + STATE_NOISE * draw.standard_normal(state.shape)
-            state[draw.random(args.batch) < STATE_DROPOUT] = 0.0
+            state[draw.random(len(state)) < STATE_DROPOUT] = 0.0
             mean, std = normal['actions']
-            actions = (data.chunks(frames, config.chunk) - mean) / std
-            time = torch.distributions.Beta(1.5, 1.0).sample((args.batch,)) * 0.999 + 0.001
-            loss = model.loss(
-                [images.permute(0, 3, 1, 2).contiguous()],
-                [torch.ones(args.batch, dtype=torch.bool)],
-                tokens, token_masks,
-                padded(state, config.max_state_dim), padded(actions, config.max_action_dim),
-                torch.randn(args.batch, config.chunk, config.max_action_dim), time,
+            actions = padded((data.chunks(frames, config.chunk) - mean) / std, config.max_action_dim)
+            actions = actions.repeat_interleave(DRAWS, dim=0)
+            time = torch.distributions.Beta(1.5, 1.0).sample((len(state),)) * 0.999 + 0.001
+            loss = flow_loss(
+                model, [images.permute(0, 3, 1, 2).contiguous()], tokens, token_masks,
+                padded(state, config.max_state_dim), actions, torch.randn(actions.shape), time,
             )[..., :dof].mean()  # fmt: skip
             for group in optimizer.param_groups:
                 group['lr'] = learning_rate(step, args.steps, args.lr, args.warm_up)
@@ -230,8 +235,41 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def deploy(folder: Path, model, average: Average, statistics: dict, meta: dict) -> Path:
-    """Write the averaged weights as a checkpoint in the documented format."""
+def flow_loss(model, images, tokens, token_masks, state, actions, noise, time):
+    """
+    Return ``model.loss`` with several draws for each picture, whose prefix is run only once.
+
+    :param images: list of float [B, 3, S, S] in [-1, 1], all of them shown.
+    :param tokens: int [B, L]; :param token_masks: bool [B, L].
+    :param state: float [B * draws, max_state_dim], rows of the same picture together.
+    :param actions: float [B * draws, chunk, max_action_dim]; :param noise: the same shape.
+    :param time: float [B * draws].
+    :return: float32 [B * draws, chunk, max_action_dim].
+    """
+    import torch
+
+    shown = [torch.ones(len(image), dtype=torch.bool) for image in images]
+    cache = model.encode_prefix(model.embed_prefix(images, shown, tokens, token_masks))
+    draws = len(state) // len(tokens)
+    for kept in (cache.keys, cache.values):
+        kept[:] = [part.repeat_interleave(draws, dim=0) for part in kept]
+    cache.lengths = cache.lengths.repeat_interleave(draws)
+    if cache.mask is not None:
+        cache.mask = cache.mask.repeat_interleave(draws, dim=0)
+    model.add_state(cache, state)
+    t = time[:, None, None]
+    velocity = model.velocity(cache, t * noise + (1 - t) * actions, model.embed_times(time))
+    return (velocity - (noise - actions)).square()
+
+
+def deploy(
+    folder: Path, model, average: Average, statistics: dict, meta: dict, dtype: str | None = None
+) -> Path:
+    """
+    Write the averaged weights as a checkpoint in the documented format.
+
+    :param dtype: of the stored weights, such as 'float16'; None: as they were trained.
+    """
     import torch
 
     from pi0_ros.policy.make_checkpoint import write_checkpoint
@@ -250,7 +288,7 @@ def deploy(folder: Path, model, average: Average, statistics: dict, meta: dict) 
         'prompt_tokens': model.config.default_prompt_tokens, 'prompt': meta['prompt'],
     }  # fmt: skip
     return write_checkpoint(
-        folder, model, pipeline, statistics, build_word_tokenizer([meta['prompt']])
+        folder, model, pipeline, statistics, build_word_tokenizer([meta['prompt']]), dtype
     )
 
 

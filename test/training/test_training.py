@@ -6,10 +6,13 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 from pi0_ros.errors import Pi0RosError
 from pi0_ros.policy import Pi0Policy
+from pi0_ros.policy.config import Pi0Config
+from pi0_ros.policy.model import Pi0Model
 from pi0_ros.sim import expert
 from pi0_ros.sim.aloha_sim import AlohaSim
 from pi0_ros.training import demonstrate, evaluate, train
@@ -101,6 +104,24 @@ def test_the_result_can_be_deployed(data, tmp_path):
     )
     assert episode.seed == 3 and not episode.strict_success
     sim.close()
+
+
+def test_several_draws_of_one_picture_cost_no_second_prefix_and_change_no_loss():
+    config = Pi0Config.from_dims(train.POCKET, 'pi0')
+    model = Pi0Model.random(config, 0)
+    dims = config.max_action_dim
+    torch.manual_seed(0)
+    images = torch.rand(2, 3, config.vision.image, config.vision.image) * 2 - 1
+    tokens, masks = train.prompt_tokens('transfer the cube', config, 2)
+    state, time = torch.randn(6, config.max_state_dim), torch.rand(6)
+    actions, noise = torch.randn(2, 6, config.chunk, dims).unbind(0)
+    together = train.flow_loss(model, [images], tokens, masks, state, actions, noise, time)
+    rows = [0, 0, 0, 1, 1, 1]
+    alone = model.loss(
+        [images[rows]], [torch.ones(6, dtype=torch.bool)], tokens[rows], masks[rows],
+        state, actions, noise, time,
+    )  # fmt: skip
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
 
 
 def test_nothing_to_learn_from_or_to_resume_is_said(data, tmp_path):
