@@ -51,6 +51,25 @@ class Histogram:
         return out
 
 
+class Coverage:
+    """Messages per stretch of time; stretches double in length so that there are few of them."""
+
+    BINS = 120
+
+    def __init__(self, width: float = 0.5):
+        self.width = width  # s
+        self.counts: list[int] = []
+
+    def add(self, time_s: float) -> None:
+        while time_s >= self.width * self.BINS:
+            pairs = [*self.counts, 0] if len(self.counts) % 2 else self.counts
+            self.counts = [a + b for a, b in zip(pairs[::2], pairs[1::2])]
+            self.width *= 2
+        k = max(int(time_s / self.width), 0)
+        self.counts += [0] * (k + 1 - len(self.counts))
+        self.counts[k] += 1
+
+
 class Stream:
     """One topic of the bag: how many, how often, how even, how many re-timed."""
 
@@ -61,10 +80,13 @@ class Stream:
         self.previous_stamp: int | None = None
         self.intervals = Histogram(0.001, 2000)
         self._typical = 0.0
+        self.coverage = Coverage()
         self.longest_gap, self.gap_at = 0.0, 0.0
 
-    def add(self, received_ns: int, stamp_ns: int) -> None:
+    def add(self, received_ns: int, stamp_ns: int, time_s: float) -> None:
+        """Count a message that was received ``time_s`` after the bag's start."""
         self.count += 1
+        self.coverage.add(time_s)
         if self.first is None:
             self.first = received_ns
         self.zero_stamps += stamp_ns <= 0
@@ -102,6 +124,7 @@ class Stream:
             'zero_stamps': self.zero_stamps,
             'retimed': self.retimed,
             'backwards': self.backwards,
+            'coverage': {'bin_s': self.coverage.width, 'counts': self.coverage.counts},
         }
 
 

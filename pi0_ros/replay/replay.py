@@ -94,13 +94,16 @@ class ReplayResult:
     What replay found; ``summary`` is what ``result.json`` holds.
 
     ``chunks``: the first 2000 of them (:class:`ActionChunk`, actions float32 [H, dof] in the
-    policy's space); ``summary['digest']`` covers all. ``verdict``: 'yes', 'warnings' or 'no'.
+    policy's space); ``summary['digest']`` covers all. ``commands``: the same in command units,
+    each with the time of its observation (seconds of the bag). ``verdict``: 'yes', 'warnings' or
+    'no'.
     """
 
     summary: dict
     chunks: list[ActionChunk] = field(default_factory=list)
     previews: list[tuple[float, dict[str, np.ndarray]]] = field(default_factory=list)
     traces: dict = field(default_factory=dict)
+    commands: list[tuple[float, np.ndarray]] = field(default_factory=list)
 
     @property
     def verdict(self) -> str:
@@ -346,7 +349,7 @@ class _Run:
                 self.commanded.add(self._seconds(stamp - self.offset), self.actions.values[-1])
             return stamp
         stream = self.streams[topic]
-        stream.add(received, stamp)
+        stream.add(received, stamp, self._seconds(received))
         if self.o.use_received_time and (stamp <= 0 or topic in self.foreign):
             stamp = now
             stream.retimed += 1
@@ -711,7 +714,7 @@ class _Run:
             'rejected_chunks': self.rejected,
             'digest': self.digest.hexdigest(),
             'chunk_digests': self.digests,
-            'inference_s': self.durations.as_dict(),
+            'inference_s': self.durations.as_dict(bins=True),
             'replay_s': seconds,
             'times_real_time': recorded / seconds if seconds > 0 else 0.0,
             'inputs': streams,
@@ -743,6 +746,10 @@ class _Run:
                 'recorded': self._in_commands(self.recorded, self.robot.measured_to_command),
                 'commanded': self._in_commands(self.commanded, of_commands),
             },
+            [
+                (self._seconds(c.stamp_ns - self.offset), robot.policy_to_command(c.actions))
+                for c in self.chunks
+            ],
         )  # fmt: skip
 
     @staticmethod

@@ -205,4 +205,6 @@ def test_report_works_in_a_browser_without_network(tmp_path, bag):
     assert re.search(r'<output id="moment">[\d.]+ s, chunk \d+</output>', page)
     shown = page.split('id="chunk"')[1].split('</section>')[0]
     assert shown.count('<figcaption>') == ROBOT.dof
-    assert len(re.findall(r'<polyline class="sent" points="[\d., -]+"', shown)) == ROBOT.dof
+    assert len(re.findall(r'<path class="chunks" d="M[\dML., -]+"', shown)) == ROBOT.dof
+    assert len(re.findall(r'<path class="state" d="M[\dML., -]+"', shown)) == ROBOT.dof
+    assert len(re.findall(r'<polyline class="now" points="[\d., -]+"', shown)) == ROBOT.dof
