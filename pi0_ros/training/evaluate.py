@@ -3,9 +3,9 @@
 Success rate of a checkpoint in the simulator, closed loop: in process, or through the nodes.
 
 In process the policy acts through the same maps and the same safety filter as on a robot, and
-inference takes no simulated time. Through the nodes every episode is a ``pi0_ros demo``: simulator,
-policy_node and safety_filter as processes of their own, with the time that inference takes, stitched
-chunks and the collision check.
+inference takes no simulated time. Through the nodes every episode is a ``pi0_ros demo``:
+simulator, policy_node and safety_filter as processes of their own, with the time that inference
+takes, stitched chunks and the collision check.
 
 Success is gym-aloha's (one frame of contact off the table counts) with the strict one beside it:
 held by the left fingers alone for ten steps.

@@ -211,8 +211,8 @@ def run(args: argparse.Namespace) -> int:
             state = state + STATE_NOISE * draw.standard_normal(state.shape)
             state[draw.random(len(state)) < STATE_DROPOUT] = 0.0
             mean, std = normal['actions']
-            actions = padded((data.chunks(frames, config.chunk) - mean) / std, config.max_action_dim)
-            actions = actions.repeat_interleave(DRAWS, dim=0)
+            actions = (data.chunks(frames, config.chunk) - mean) / std
+            actions = padded(actions, config.max_action_dim).repeat_interleave(DRAWS, dim=0)
             time = torch.distributions.Beta(1.5, 1.0).sample((len(state),)) * 0.999 + 0.001
             loss = flow_loss(
                 model, [images.permute(0, 3, 1, 2).contiguous()], tokens, token_masks,
