@@ -20,6 +20,7 @@ noise would cost lag, and the last command, never the measurement, is the refere
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,9 @@ class LimitedJoint(NamedTuple):
         )
 
 
+_limited = functools.partial(tuple.__new__, LimitedJoint)  # three times as fast as the class
+
+
 @dataclass(frozen=True)
 class Report:
     """What one step did to its target; true when the target was not sent as it was."""
@@ -90,11 +94,13 @@ class _Joint:
     delay: float  # an upper bound of the time until full deceleration, two periods more
     continuous: bool
     squeeze: float
+    v_full: float = math.nan  # speed that is left when full deceleration has to be let go
     p: float = math.nan
     v: float = 0.0
     a: float = 0.0
     low_now: float = 0.0  # the limits, widened to where the joint began outside of them
     high_now: float = 0.0
+    widened: bool = False
     target: float = math.nan
 
 
@@ -134,7 +140,11 @@ class SafetyFilter:
             )
             for i, name in enumerate(limits.names)
         ]  # fmt: skip
+        self._squeezes = bool(squeeze)
         for joint in self._joints:
+            joint.v_full = joint.a_max * self.period + _release(
+                joint.a_max, joint.jerk_step, self.period
+            )
             ticks = (joint.v_max / joint.a_max + 2.0 * joint.a_max / joint.jerk) / self.period
             if ticks > _BRAKE_TICKS:
                 raise Pi0RosError(
@@ -152,14 +162,15 @@ class SafetyFilter:
 
         :raises Pi0RosError: for a wrong length or a value that is not finite, naming the joint.
         """
-        fault = self._fault(measured)
+        positions, fault = self._numbers(measured)
         if fault:
             raise Pi0RosError(f'measured pose: {fault}')
-        for joint, position in zip(self._joints, np.asarray(measured, dtype=np.float64).tolist()):
+        for joint, position in zip(self._joints, positions):
             joint.p = joint.target = position
             joint.v = joint.a = 0.0
             joint.low_now = min(joint.low, position)
             joint.high_now = max(joint.high, position)
+            joint.widened = joint.low_now < joint.low or joint.high_now > joint.high
 
     @property
     def command(self) -> np.ndarray:
@@ -185,12 +196,12 @@ class SafetyFilter:
 
     def save(self) -> list[tuple]:
         """Return the state, for :meth:`restore` to go back to it."""
-        return [(j.p, j.v, j.a, j.low_now, j.high_now, j.target) for j in self._joints]
+        return [(j.p, j.v, j.a, j.low_now, j.high_now, j.widened, j.target) for j in self._joints]
 
     def restore(self, state: list[tuple]) -> None:
         """Go back to a saved state, as if the steps since then had not been."""
         for j, values in zip(self._joints, state):
-            j.p, j.v, j.a, j.low_now, j.high_now, j.target = values
+            j.p, j.v, j.a, j.low_now, j.high_now, j.widened, j.target = values
 
     # -- steps --------------------------------------------------------------------------------
 
@@ -213,66 +224,66 @@ class SafetyFilter:
         :return: the command, float64 [dof], and what was done to the target.
         :raises Pi0RosError: before the first :meth:`reset`.
         """
-        if math.isnan(self._joints[0].p):
+        joints, period = self._joints, self.period
+        if math.isnan(joints[0].p):
             raise Pi0RosError('no measured pose yet; call reset first')
-        fault = self._fault(target)
-        joints = self._joints
+        targets, fault = self._numbers(target)
+        velocities = readings = None
         if fault:
-            targets = [joint.target for joint in joints]
-            velocities = [0.0] * len(joints)
-        else:
-            targets = np.asarray(target, dtype=np.float64).tolist()
-            velocities = None
-            if velocity is not None and self._fault(velocity) == '':
-                velocities = np.asarray(velocity, dtype=np.float64).tolist()
-        readings = None
-        if measured is not None and self._fault(measured) == '':
-            readings = np.asarray(measured, dtype=np.float64).tolist()
-        command, limited, period = [], None, self.period
+            targets, velocities = [joint.target for joint in joints], [0.0] * len(joints)
+        elif velocity is not None:
+            velocities = self._numbers(velocity)[0]
+        if self._squeezes and measured is not None:
+            readings = self._numbers(measured)[0]
+        command, limited = [], []
         for i, joint in enumerate(joints):
-            wanted = targets[i]
+            wanted, before, previous = targets[i], joint.p, joint.target
             if joint.continuous:
-                wanted = joint.p + math.remainder(wanted - joint.p, 2.0 * math.pi)
+                wanted = before + math.remainder(wanted - before, 2.0 * math.pi)
             if velocities is not None:
                 speed = velocities[i]
             else:
-                speed = (wanted - joint.target) / period
-                if abs(speed) > joint.v_max:  # a leap, not a motion
+                speed = (wanted - previous) / period
+                if not -joint.v_max <= speed <= joint.v_max:  # a leap, not a motion
                     speed = 0.0
-            previous, joint.target = joint.target, wanted
-            goal, bound = wanted, ''
+            joint.target = goal = wanted
+            bound = ''
             if readings is not None and abs(goal - readings[i]) > joint.squeeze:
                 goal = min(max(goal, readings[i] - joint.squeeze), readings[i] + joint.squeeze)
                 bound = 'squeeze'
-            on_target = abs(joint.p - previous) <= NOTICEABLE
+            on_target = -NOTICEABLE <= before - previous <= NOTICEABLE
             bound = _advance(joint, goal, speed, on_target, period) or bound
-            command.append(joint.p)
-            if bound and abs(joint.p - wanted) > NOTICEABLE:
-                limited = limited or []
-                limited.append(LimitedJoint(joint.name, bound, targets[i], joint.p))
-        if limited is None and not fault:
-            return np.array(command), _UNTOUCHED
-        return np.array(command), Report(tuple(limited or ()), fault)
+            sent = joint.p
+            command.append(sent)
+            if bound and not -NOTICEABLE <= sent - wanted <= NOTICEABLE:
+                limited.append(_limited((joint.name, bound, targets[i], sent)))
+        if limited or fault:
+            return np.array(command), Report(tuple(limited), fault)
+        return np.array(command), _UNTOUCHED
 
     def brake(self) -> tuple[np.ndarray, Report]:
         """Move one period of the shortest stop; at rest this holds the position."""
         for joint in self._joints:
-            _move(joint, _brake(joint, joint.v, joint.a, self.period), self.period)
+            a = _brake(joint, joint.v, joint.a, self.period)
+            _arrive(joint, joint.p + (joint.v + a * self.period) * self.period, self.period)
             joint.target = joint.p
         return self.command, _UNTOUCHED
 
-    def _fault(self, values) -> str:
+    def _numbers(self, values) -> tuple[list[float] | None, str]:
+        """Return one finite float a joint and '', or None and what is wrong with them."""
         try:
             array = np.asarray(values, dtype=np.float64)
         except (TypeError, ValueError):
-            return 'not an array of numbers'
+            return None, 'not an array of numbers'
         if array.shape != (len(self._joints),):
-            return f'shape {array.shape} for {len(self._joints)} joints'
-        finite = np.isfinite(array)
-        if finite.all():
-            return ''
-        bad = int(np.flatnonzero(~finite)[0])
-        return f'{self._joints[bad].name} is {array[bad]}'
+            return None, f'shape {array.shape} for {len(self._joints)} joints'
+        numbers = array.tolist()
+        if math.isfinite(sum(numbers)):  # a sum is finite only if all of its terms are
+            return numbers, ''
+        for joint, number in zip(self._joints, numbers):
+            if not math.isfinite(number):
+                return None, f'{joint.name} is {number}'
+        return numbers, ''  # large ones
 
 
 # --- one joint -------------------------------------------------------------------------------
@@ -314,19 +325,48 @@ def _brake(joint: _Joint, v: float, a: float, period: float) -> float:
 
 
 def _stop(joint: _Joint, p: float, v: float, a: float, period: float):
-    """Return where braking ends and the lowest and highest position on the way."""
+    """
+    Return where braking ends and the lowest and highest position on the way.
+
+    Ticks are played while jerk holds ``_brake`` back; what follows, a plateau of full deceleration
+    and its release, is summed in closed form.
+    """
     low = high = p
+    step, top, full = joint.jerk_step, joint.a_max, joint.v_full
     for _ in range(2 * _BRAKE_TICKS):
-        if abs(v) <= REST_VELOCITY and abs(a) <= joint.jerk_step:
-            break
-        a = _brake(joint, v, a, period)
+        if -REST_VELOCITY <= v <= REST_VELOCITY:
+            if -step <= a <= step:
+                break
+            wanted = -v / period
+        else:
+            speed = v if v > 0.0 else -v
+            wanted = top if speed >= full else _releasable(speed, step, period)
+            if v > 0.0:
+                wanted = -wanted
+            if a - step <= wanted <= a + step:
+                way = 0.0
+                if speed >= full:
+                    ticks = int((speed - full) / (top * period)) + 1
+                    way = period * (ticks * speed - 0.5 * top * period * ticks * (ticks + 1))
+                    speed -= ticks * top * period
+                    wanted = _releasable(speed, step, period)
+                n = int(abs(wanted) / step)
+                way += period * period * n * (n + 1) * (
+                    0.5 * abs(wanted) - step * (2 * n + 1) / 6.0
+                )
+                p += way if v > 0.0 else -way
+                break
+        if wanted < a - step:
+            a -= step
+        else:
+            a = wanted if wanted < a + step else a + step
         v += a * period
         p += v * period
         if p < low:
             low = p
         elif p > high:
             high = p
-    return p, low, high
+    return p, (low if low < p else p), (high if high > p else p)
 
 
 def _fits(joint: _Joint, a: float, period: float) -> bool:
@@ -334,25 +374,24 @@ def _fits(joint: _Joint, a: float, period: float) -> bool:
     v = joint.v + a * period
     speed = v if v >= 0.0 else -v
     if a * v > 0.0:
-        speed += _release(a if a > 0.0 else -a, joint.jerk_step, period)
+        rise = a if a > 0.0 else -a
+        if rise >= joint.jerk_step:  # else it is let go at once
+            speed += _release(rise, joint.jerk_step, period)
     if speed > joint.v_max:
         return False
     if joint.continuous:
         return True
     p = joint.p + v * period
+    low, high = joint.low_now, joint.high_now
     # Most steps are far from the limits: an upper bound of the stopping distance settles them.
     peak = speed + 0.5 * a * a / joint.jerk
     reach = peak * (peak / joint.a_max + joint.delay)
-    if joint.low_now <= p - reach and p + reach <= joint.high_now:
+    if low <= p - reach and p + reach <= high:
         return True
-    if not joint.low_now <= p <= joint.high_now:
+    if not low <= p <= high:
         return False
-    _, low, high = _stop(joint, p, v, a, period)
-    return joint.low_now <= low and high <= joint.high_now
-
-
-def _move(joint: _Joint, a: float, period: float) -> None:
-    _arrive(joint, joint.p + (joint.v + a * period) * period, period)
+    _, lowest, highest = _stop(joint, p, v, a, period)
+    return low <= lowest and highest <= high
 
 
 def _arrive(joint: _Joint, p: float, period: float) -> None:
@@ -366,10 +405,11 @@ def _arrive(joint: _Joint, p: float, period: float) -> None:
     joint.a = (v - joint.v) / period
     joint.p, joint.v = p, v
     # Begun outside: the way back in closes behind the joint, but for what a stop from here needs.
-    if joint.low_now < joint.low or joint.high_now > joint.high:
+    if joint.widened:
         _, low, high = _stop(joint, p, v, joint.a, period)
         joint.low_now = min(joint.low, max(joint.low_now, low))
         joint.high_now = max(joint.high, min(joint.high_now, high))
+        joint.widened = joint.low_now < joint.low or joint.high_now > joint.high
 
 
 def _advance(joint: _Joint, target: float, speed: float, on_target: bool, period: float) -> str:
@@ -407,18 +447,22 @@ def _advance(joint: _Joint, target: float, speed: float, on_target: bool, period
         reason = 'jerk' if -top < a < top else 'acceleration'
     # never accelerate past the point from which the velocity limit can still be kept
     if a > 0.0:
-        most = _releasable(fastest - joint.v, step, period)
-        if a > most:
-            a, reason = (most if most > lowest else lowest), 'velocity'
+        room = fastest - joint.v
+        if a * period > room or a >= step:
+            most = _releasable(room, step, period)
+            if a > most:
+                a, reason = (most if most > lowest else lowest), 'velocity'
     elif a < 0.0:
-        most = -_releasable(fastest + joint.v, step, period)
-        if a < most:
-            a, reason = (most if most < highest else highest), 'velocity'
+        room = fastest + joint.v
+        if -a * period > room or -a >= step:
+            most = -_releasable(room, step, period)
+            if a < most:
+                a, reason = (most if most < highest else highest), 'velocity'
     if step < 2.0 * top:  # with less jerk than that, deceleration has to begin earlier
         a = _without_overshoot(joint, a, gap, speed, period)
     if not _fits(joint, a, period):
         a, reason = _nearest_fit(joint, a, period), 'position'
-    _move(joint, a, period)
+    _arrive(joint, joint.p + (joint.v + a * period) * period, period)
     return bound or reason or 'acceleration'
 
 
