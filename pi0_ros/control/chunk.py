@@ -91,9 +91,12 @@ def chunk_label(chunk: ActionChunk) -> str:
     ``seq=3;seed=0;obs=1000;joints=990+995;cam_high=1000;cam_low=980``: number of the inference,
     seed of its noise, stamp of its observation, stamp of the newest joint sample used of every
     group of joints that comes in one message (in the order of the joints), stamp of every picture
-    used. Times are nanoseconds; names of cameras are percent-encoded where they need it.
+    used. ``frozen=8``, of chunks predicted with guidance: rows kept from the motion before. Times
+    are nanoseconds; names of cameras are percent-encoded where they need it.
     """
     parts = [f'seq={chunk.sequence}', f'seed={chunk.seed}', f'obs={chunk.stamp_ns}']
+    if chunk.frozen_rows is not None:
+        parts.append(f'frozen={chunk.frozen_rows}')
     if chunk.joint_stamps_ns:
         parts.append('joints=' + '+'.join(str(stamp) for stamp in chunk.joint_stamps_ns))
     parts += [f'{quote(n, safe="")}={stamp}' for n, stamp in chunk.image_stamps_ns.items()]
@@ -104,9 +107,9 @@ def parse_chunk_label(text: str) -> dict:
     """
     Return what :func:`chunk_label` wrote.
 
-    :return: ``seq`` and ``seed`` int; where the label has them ``obs`` int [ns], ``joints``
-        tuple of int [ns] and, always, ``cameras``: dict name -> int [ns], which is empty in labels
-        of older versions.
+    :return: ``seq`` and ``seed`` int; where the label has them ``obs`` int [ns], ``frozen`` int
+        (rows), ``joints`` tuple of int [ns] and, always, ``cameras``: dict name -> int [ns], which
+        is empty in labels of older versions.
     :raises ChunkError: for a text that is no such label.
     """
     out: dict = {'cameras': {}}
@@ -115,7 +118,7 @@ def parse_chunk_label(text: str) -> dict:
             key, value = part.split('=')
             if key == 'joints' and 'joints' not in out:
                 out[key] = tuple(int(stamp) for stamp in value.split('+'))
-            elif key in ('seq', 'seed', 'obs') and key not in out:
+            elif key in ('seq', 'seed', 'obs', 'frozen') and key not in out:
                 out[key] = int(value)
             else:
                 out['cameras'][unquote(key)] = int(value)

@@ -9,11 +9,11 @@ inference), so the same bag and seed give the same chunks, byte for byte.
 Two ways to choose when to infer:
 
 - ``at='stride'``: every ``stride`` rows of the policy's rate from the first usable observation on;
-- ``at='published'``: at the stamps of the bag's ``action_chunk`` messages, with their numbers and
-  seeds. A bag does not tell which of the newest messages had reached the policy when an inference
-  began, only that the newest picture was the one of the chunk's stamp; so the few possible states
-  of the other inputs are tried until one gives the published chunk, bit for bit. If none does, the
-  first is reported as different.
+- ``at='published'``: at the recorded ``action_chunk`` messages. Their labels say which pictures
+  and joint samples the policy saw, and the seed of its noise; from these the chunk is predicted
+  again, bit for bit. Chunks predicted with guidance (real-time chunking) depend on the setpoints
+  that were under way at that moment as well, which no message holds exactly: for them the previous
+  chunk stands in, and the largest difference is reported.
 
 Without a policy (None) the recorded motion itself goes through the filter, at the control rate and
 interpolated between samples; a hole longer than ``max_age`` is not bridged, the filter starts anew
@@ -28,7 +28,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import itertools
 import math
 import time
 from collections import deque
@@ -44,7 +43,9 @@ from pi0_ros.control import (
     Setpoint,
     make_stitcher,
     noise_for,
+    parse_chunk_label,
 )
+from pi0_ros.control.chunk import at_rows
 from pi0_ros.errors import Pi0RosError
 from pi0_ros.observation import ObservationBuffer, decode_image
 from pi0_ros.policy.images import resize_with_pad
@@ -71,8 +72,8 @@ TIME_BASE_S = 1.0
 PROBE_MESSAGES = 20
 """Messages a topic from which the offset between the two is measured (its median)."""
 
-GIVEN_UP_AFTER = 3
-"""Published chunks that no state of the inputs gave, after which only the likeliest is tried."""
+HELD_S = 2.0
+"""Recorded inputs kept before a published chunk's observation, to find those that it names."""
 
 KEPT_CHUNKS = 2000
 KEPT_PREVIEWS = 24
@@ -240,7 +241,11 @@ class _Run:
         self.started = False
         self.resolved: dict[tuple, list[str]] = {}
         self.damaged = 0
-        self.published_equal = self.published_different = 0
+        self.published = dict.fromkeys(('equal', 'different', 'guided', 'not repeatable'), 0)
+        self.guided_apart = 0.0
+        self.previous: _Published | None = None
+        self.prompted: deque[tuple[int, str]] = deque(maxlen=100)
+        self.labelled = LabelledInputs(self)
 
     # -- main loop --------------------------------------------------------------------------------
     def run(self, progress) -> ReplayResult:
@@ -327,7 +332,7 @@ class _Run:
         """Give one message to whom it concerns; return its stamp (0: none)."""
         if topic == self.inputs.prompt:
             try:
-                self._take_prompt(str(decode(data, 'std_msgs/msg/String').data))
+                self._take_prompt(received, str(decode(data, 'std_msgs/msg/String').data))
             except Pi0RosError:
                 self.damaged += 1
             return 0
@@ -395,9 +400,11 @@ class _Run:
             )
         return names
 
-    def _take_prompt(self, text: str) -> None:
-        if not self.o.prompt and text != self.prompt:
-            self.prompt = text
+    def _take_prompt(self, received: int, text: str) -> None:
+        if not self.o.prompt:
+            self.prompted.append((received, text))
+            if self.o.at == 'stride':
+                self.prompt = text
 
     def _seconds(self, received: int) -> float:
         return (received - self.base) / SECOND
@@ -465,60 +472,80 @@ class _Run:
             raise BagError(f'{self.bag.path}: no action_chunk was recorded; replay by stride')
         held: deque = deque()
         source = self._messages()
-        for published_at, stamp, sequence, seed, actions in self._published_chunks():
+        for chunk in self._published_chunks():
             for message in source:
                 held.append(message)
                 self._feed(*message)
-                if message[1] > published_at + SECOND:
+                if message[1] > chunk.received + SECOND:
                     break
-            while held and held[0][1] < stamp - self.offset - 2 * SECOND:
+            while held and held[0][1] < chunk.stamp - self.offset - HELD_S * SECOND:
                 held.popleft()
-            time_s = self._seconds(stamp - self.offset)
+            time_s = self._seconds(chunk.stamp - self.offset)
+            if not self.o.start <= time_s <= self.o.end:
+                continue
+            for at, text in self.prompted:
+                if at <= chunk.received:
+                    self.prompt = text
             self._advance(time_s)
-            self._repeat(Recent(held, self), time_s, stamp, sequence, seed, actions)
+            self._repeat(chunk, held, time_s)
             self._finish_chunks()
             yield time_s
 
-    def _repeat(self, recent: Recent, time_s, stamp, sequence, seed, actions) -> None:
+    def _repeat(self, chunk: _Published, held, time_s: float) -> None:
+        """Predict a published chunk again and compare."""
         self.moments += 1
-        first, problems = None, {}
-        hopeless = not self.published_equal and self.published_different >= GIVEN_UP_AFTER
-        for observation, why in recent.observations(stamp):
-            problems = problems or why
+        best = None
+        for observation, problems in self.labelled.observations(chunk.label, held):
             if observation is None:
-                continue
-            predicted = self._predict(observation, time_s, stamp, sequence, seed)
-            first = first or predicted
-            chunk = predicted[0]
-            if chunk is not None and np.array_equal(chunk.actions.astype(np.float64), actions):
-                self.published_equal += 1
-                self._take(*predicted, time_s)
+                self.refused += 1
+                self.published['not repeatable'] += 1
+                self.problems.add(time_s, problems, True)
                 return
-            if hopeless:
+            predicted = self._predict(
+                observation, time_s, chunk.stamp, chunk.label['seq'], chunk.label['seed'],
+                self._motion_before(chunk),
+            )  # fmt: skip
+            same = predicted[0] is not None and np.array_equal(
+                predicted[0].actions.astype(np.float64), chunk.actions
+            )
+            best = predicted if same or best is None else best
+            if same or 'frozen' in chunk.label or predicted[0] is None:
                 break
-        self.published_different += 1
-        if first is None:
-            self.refused += 1
-            self.problems.add(time_s, problems, True)
-        elif first[0] is not None:
-            self._take(*first, time_s)
+        self.previous = chunk
+        if 'frozen' in chunk.label:
+            self.published['guided'] += 1
+            if predicted[0] is not None and predicted[0].actions.shape == chunk.actions.shape:
+                apart = np.abs(predicted[0].actions - chunk.actions).max()
+                self.guided_apart = max(self.guided_apart, float(apart))
+        else:
+            self.published['equal' if same else 'different'] += 1
+        if best[0] is not None:
+            self._take(*best, time_s)
+
+    def _motion_before(self, chunk: _Published) -> tuple[np.ndarray, int]:
+        """Return the chunk before as a new one's rows would see it, and how many are frozen."""
+        before, frozen = self.previous, chunk.label.get('frozen')
+        if before is None or frozen is None:
+            return np.empty((0, self.robot.dof)), 0
+        shift = (chunk.stamp - before.stamp) / SECOND / self.executor.row_dt
+        rows = np.arange(shift, len(before.actions) - 1 + 1e-6)
+        return at_rows(before.actions, np.minimum(rows, len(before.actions) - 1)), frozen
 
     def _published_chunks(self):
-        out = []
         for _, received, data in self.bag.messages([self.inputs.chunks]):
             message = decode(data, TRAJECTORY)
-            seed_text = str(message.header.frame_id)
-            fields = dict(part.split('=', 1) for part in seed_text.split(';') if '=' in part)
             try:
-                sequence, seed = int(fields['seq']), int(fields['seed'])
-            except (KeyError, ValueError):
+                label = parse_chunk_label(str(message.header.frame_id))
+            except ChunkError as error:
+                raise BagError(f'{self.bag.path}: {self.inputs.chunks}: {error}') from None
+            if not label['cameras']:
                 raise BagError(
-                    f"{self.bag.path}: action_chunk has no number and seed (frame_id "
-                    f"'{seed_text}'); it was not published by policy_node"
-                ) from None
+                    f'{self.bag.path}: {self.inputs.chunks} was recorded by an older version: the '
+                    f"label '{message.header.frame_id}' does not say which pictures and joint "
+                    'samples were used; record again, or replay by stride'
+                )
             actions = np.array([p.positions for p in message.points], dtype=np.float64)
-            out.append((received, header_stamp(data), sequence, seed, actions))
-        return sorted(out, key=lambda chunk: chunk[2])
+            yield _Published(received, header_stamp(data), label, actions)
 
     # -- inference, motion ------------------------------------------------------------------------
     def _infer(self, now_ns: int, received: int, sequence: int, seed: int) -> int:
@@ -536,8 +563,15 @@ class _Run:
             self._take(chunk, observation, time_s)
         return 1
 
-    def _predict(self, observation, time_s: float, now_ns: int, sequence: int, seed: int):
-        """Return (chunk, None if it had to be refused, and the observation with its prompt)."""
+    def _predict(
+        self, observation, time_s: float, now_ns: int, sequence: int, seed: int, before=None
+    ):
+        """
+        Return (chunk, None if it had to be refused, and the observation with its prompt).
+
+        :param before: for guidance, the motion under way [k, dof] and how many of its rows are
+            frozen; None: those of the rollout.
+        """
         if not self.prompt.strip():
             raise Pi0RosError("no instruction: give --prompt (the bag has no 'prompt' message)")
         observation = replace(observation, prompt=self.prompt)
@@ -551,14 +585,16 @@ class _Run:
         shape = tuple(getattr(self.policy, n, None) for n in ('chunk_size', 'action_dim'))
         if all(isinstance(n, int) for n in shape):
             arguments['noise'] = noise_for(seed, sequence, shape)
-        if self.executor.stitcher.wants_guidance:
-            upcoming = self.executor.upcoming(observed_at)
+        if before is not None or self.executor.stitcher.wants_guidance:
+            if before is None:
+                upcoming = self.executor.upcoming(observed_at)
+                delay = self.executor.delay_rows(observed_at, self.o.latency)
+            else:
+                upcoming, delay = before
             if len(upcoming):
                 from pi0_ros.policy import Guidance
 
-                frozen = min(
-                    self.executor.delay_rows(observed_at, self.o.latency), len(upcoming)
-                )
+                frozen = min(delay, len(upcoming))
                 arguments['guidance'] = Guidance(
                     previous_actions=upcoming, delay=frozen, execution_horizon=len(upcoming)
                 )
@@ -734,9 +770,7 @@ class _Run:
             'model_input': self.text,
         }
         if self.o.at == 'published':
-            summary['published'] = {
-                'equal': self.published_equal, 'different': self.published_different,
-            }  # fmt: skip
+            summary['published'] = {**self.published, 'guided_apart': self.guided_apart}
         summary['verdict'], summary['reasons'] = judge(summary)
         of_commands = robot.policy_to_command if self.inputs.commands.unit == 'policy' else None
         return ReplayResult(
@@ -810,76 +844,96 @@ class _Run:
         return gate
 
 
-class Recent:
-    """The last two seconds of inputs, to look at them as they may have been at one moment."""
+@dataclass(frozen=True)
+class _Published:
+    """One recorded action_chunk: when it was received, its observation's stamp, label, rows."""
 
-    CANDIDATES = 64
-    """States of the inputs that are tried at most; two arms and three cameras have 36."""
+    received: int
+    stamp: int
+    label: Mapping
+    actions: np.ndarray
 
-    def __init__(self, held, run: _Run):
+
+class LabelledInputs:
+    """Finds the recorded inputs that a chunk's label names, and makes its observation of them."""
+
+    def __init__(self, run: _Run):
         self._run = run
-        self._inputs: dict[str, list[tuple[int, object]]] = {}
-        cameras, joints = run.inputs.cameras, run.inputs.joints
+        live = next(
+            (p for n, p in run.bag.parameters.items() if n.split('/')[-1] == 'policy_node'), {}
+        )
+        self._limits = tuple(
+            float(live.get(name, own))
+            for name, own in (('max_age', run.o.max_age), ('max_skew', run.o.max_skew))
+        )
+
+    def observations(self, label: Mapping, held):
+        """
+        Yield (observation, {}), or (None, problems) where an input is not in the bag.
+
+        First the one that the label names. A joint sample that the recorder got may have been lost
+        on its way to the node; so the next ones leave out the sample before the newest, which
+        those are interpolated from, of one or of every group of joints.
+        """
+        groups, pictures = self._sort(label, held)
+        absent = [name for name in label['cameras'] if name not in pictures]
+        problems = {
+            name: f'the picture stamped {label["cameras"][name]} is not in the bag'
+            for name in absent
+        }
+        wanted = label.get('joints', ())
+        if len(groups) != len(wanted):
+            problems['joint_states'] = (
+                f'{len(wanted)} groups of joints were used, the bag has {len(groups)}'
+            )
+        else:
+            lost = [stamp for stamp, group in zip(wanted, groups) if stamp not in group]
+            if lost:
+                problems['joint_states'] = f'the sample stamped {lost[0]} is not in the bag'
+        if problems:
+            yield None, problems
+            return
+        several = range(len(groups)) if len(groups) > 1 else ()
+        for without in ((), tuple(range(len(groups))), *((k,) for k in several)):
+            yield self._look(label, groups, pictures, without)
+
+    def _sort(self, label: Mapping, held):
+        """Return groups of joints, {stamp: (names, positions)} each in order, and pictures."""
+        run = self._run
+        index = {name: i for i, name in enumerate(run.robot.state_names)}
+        groups: dict[int, dict[int, tuple]] = {}
+        pictures = {}
         for topic, received, data in held:
             stamp = header_stamp(data)
-            if stamp <= 0 and run.o.use_received_time:
+            if run.o.use_received_time and (stamp <= 0 or topic in run.foreign):
                 stamp = received + run.offset
-            if topic in cameras:
-                self._inputs.setdefault(topic, []).append((stamp, data))
-            elif topic in joints:
+            name = run.inputs.cameras.get(topic)
+            if name is not None and label['cameras'].get(name) == stamp:
+                pictures[name] = topic, data
+            for prefix in run.inputs.joints.get(topic, ()):
                 message = decode(data, JOINTS)
-                names = list(message.name) or run._names_for(topic, len(message.position))
-                self._inputs.setdefault(topic, []).append((stamp, (names, message.position)))
+                bare = list(message.name) or run._names_for(topic, len(message.position))
+                names = run._resolved(prefix, bare)
+                own = [index[n] for n in names if n in index]
+                if own and len(message.position):
+                    groups.setdefault(min(own), {})[stamp] = names, message.position
+        return [groups[first] for first in sorted(groups)], pictures
 
-    def observations(self, stamp: int):
-        """Yield (observation or None, problems) for each possible state, the likeliest first."""
-        cuts = [self._cuts(topic, stamp) for topic in self._inputs]
-        orders = itertools.product(*(range(len(c)) for c in cuts))
-        # few inputs late at once is likelier than many; joints mostly come together
-        orders = sorted(orders, key=lambda picks: (len(set(picks)), sum(picks)))
-        seen = set()
-        for picks in orders[: self.CANDIDATES]:
-            limits = [c[k] for c, k in zip(cuts, picks)]
-            observation, problems = self._look(limits, stamp)
-            if observation is not None:
-                if observation.stamp_ns != stamp:
-                    continue
-                key = (
-                    tuple(observation.image_stamps_ns.values()),
-                    observation.positions.tobytes(),
-                )
-                if key in seen:
-                    continue
-                seen.add(key)
-            yield observation, problems
-
-    def _cuts(self, topic: str, stamp: int) -> list[int]:
-        """Return the newest stamps that this input may have had, likeliest first."""
-        stamps = sorted({own for own, _ in self._inputs[topic]})
-        before = [own for own in stamps if own <= stamp][-2:][::-1] or [stamp]
-        if topic in self._run.inputs.cameras:
-            return before
-        after = [own for own in stamps if own > stamp][:1]
-        return before[:1] + after + before[1:]
-
-    def _look(self, limits, stamp: int):
+    def _look(self, label, groups, pictures, without):
         run = self._run
-        buffer = ObservationBuffer(run.robot, run.o.max_age, run.o.max_skew)
-        for (topic, messages), limit in zip(self._inputs.items(), limits):
-            for own, content in messages:
-                if own > limit:
-                    continue
-                if topic in run.inputs.cameras:
-                    name = run.inputs.cameras[topic]
-                    encoding = run.robot.cameras[name].encoding
-                    kind = run.streams[topic].kind
-                    frame = functools.partial(_rgb, content, kind, encoding)
-                    buffer.add_image(name, own, frame)
-                else:
-                    names, positions = content
-                    for prefix in run.inputs.joints[topic]:
-                        buffer.add_joints(own, run._resolved(prefix, names), positions)
-        return buffer.latest(max(stamp, *limits))
+        buffer = ObservationBuffer(run.robot, *self._limits)
+        for name, (topic, data) in pictures.items():
+            frame = functools.partial(
+                _rgb, data, run.streams[topic].kind, run.robot.cameras[name].encoding
+            )
+            buffer.add_image(name, label['cameras'][name], frame)
+        for k, (newest, group) in enumerate(zip(label['joints'], groups)):
+            stamps = sorted(stamp for stamp in group if stamp <= newest)
+            if k in without and len(stamps) > 1:
+                del stamps[-2]
+            for stamp in stamps:
+                buffer.add_joints(stamp, *group[stamp])
+        return buffer.latest(max(*label['joints'], *label['cameras'].values()))
 
 
 @dataclass(frozen=True)
@@ -973,6 +1027,11 @@ def judge(summary: Mapping) -> tuple[str, list[str]]:
     published = summary.get('published')
     if published and published['different']:
         no.append(f'{published["different"]} chunks differ from those that were published')
+    if published and published['guided']:
+        warnings.append(
+            f'{published["guided"]} chunks were predicted with guidance and are repeated from the '
+            f'chunk before them only, to within {published["guided_apart"]:.4f}'
+        )
     gate = summary['start_gate']
     if gate['verdict'] == 'refused':
         no.append(f'the start gate stayed closed: {gate["reason"]}')

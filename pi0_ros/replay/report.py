@@ -87,7 +87,11 @@ def as_text(s: dict) -> str:
     )
     if 'published' in s:
         p = s['published']
-        lines.append(f'published chunks: {p["equal"]} repeated, {p["different"]} different')
+        lines.append(
+            f'published chunks: {p["equal"]} repeated bit for bit, {p["different"]} different, '
+            f'{p["guided"]} with guidance (within {p["guided_apart"]:.4f}), '
+            f'{p["not repeatable"]} whose inputs are not in the bag'
+        )
     return '\n'.join(lines)
 
 

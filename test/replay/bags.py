@@ -7,6 +7,9 @@ import numpy as np
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
 from rosbags.typesys import Stores, get_typestore
 
+from pi0_ros.control import ActionChunk, chunk_label, noise_for
+
+TRAJECTORY = 'trajectory_msgs/msg/JointTrajectory'
 STORE = get_typestore(Stores.ROS2_JAZZY)
 START = 1_700_000_000_000_000_000
 IMAGE, JOINTS = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/JointState'
@@ -43,7 +46,7 @@ def string(text):
     return STORE.types['std_msgs/msg/String'](data=text)
 
 
-def chunk(ns, sequence, seed, names, actions, dt=0.02):
+def chunk(ns, label, names, actions, dt=0.02):
     point = STORE.types['trajectory_msgs/msg/JointTrajectoryPoint']
     duration = STORE.types['builtin_interfaces/msg/Duration']
     none = np.zeros(0)
@@ -57,8 +60,24 @@ def chunk(ns, sequence, seed, names, actions, dt=0.02):
             )
         )  # fmt: skip
     return STORE.types['trajectory_msgs/msg/JointTrajectory'](
-        header=header(ns, f'seq={sequence};seed={seed}'), joint_names=list(names), points=points
+        header=header(ns, label), joint_names=list(names), points=points
     )
+
+
+def published(messages, observations, predict, seed=7, delay=30_000_000):
+    """Return the messages with the chunks that a node would have published of observations."""
+    out = list(messages)
+    for sequence, observation in enumerate(observations):
+        actions = predict(observation, noise_for(seed, sequence, (50, 32)))
+        made = ActionChunk.of(
+            actions, actions.shape[1], stamp_ns=observation.stamp_ns, sequence=sequence, seed=seed,
+            image_stamps_ns=observation.image_stamps_ns,
+            joint_stamps_ns=observation.joint_stamps_ns,
+        )  # fmt: skip
+        names = [f'joint_{i}' for i in range(actions.shape[1])]
+        message = chunk(observation.stamp_ns, chunk_label(made), names, made.actions)
+        out.append(('/action_chunk', TRAJECTORY, observation.stamp_ns + delay, message))
+    return sorted(out, key=lambda m: m[2])
 
 
 def pose(t):

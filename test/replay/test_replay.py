@@ -7,16 +7,26 @@ import json
 
 import numpy as np
 import pytest
-from bags import ARM, JOINTS, START, StillPolicy, aloha_messages, chunk, joints, pose, write_bag
+from bags import (
+    ARM,
+    JOINTS,
+    START,
+    TRAJECTORY,
+    StillPolicy,
+    aloha_messages,
+    chunk,
+    joints,
+    pose,
+    published,
+    write_bag,
+)
 
-from pi0_ros.control import noise_for
 from pi0_ros.errors import Pi0RosError
 from pi0_ros.replay import BagError, replay
 from pi0_ros.replay.report import to_json
 from pi0_ros.robot import RobotSpec
 
 ROBOT = RobotSpec.load('aloha')
-TYPE_CHUNK = 'trajectory_msgs/msg/JointTrajectory'
 
 
 def run(tmp_path, messages, policy=None, storage='mcap', **options):
@@ -100,20 +110,67 @@ def test_a_chunk_that_must_be_refused_makes_it_unfit(tmp_path):
     assert result.verdict == 'no'
 
 
+def seen(tmp_path, messages):
+    """Return the observations that a live node might have had."""
+    policy = StillPolicy()
+    run(tmp_path, messages, policy)
+    return policy.seen
+
+
 def test_published_chunks_are_repeated_bit_for_bit(tmp_path):
-    seed, policy, messages = 7, StillPolicy(), aloha_messages(ROBOT)
-    run(tmp_path, messages, policy)  # whose observations stand for the live node's
-    for sequence, observation in enumerate(policy.seen):
-        actions = StillPolicy().predict(observation, noise_for(seed, sequence, (50, 32)))
-        ns = observation.stamp_ns
-        message = chunk(ns, sequence, seed, ROBOT.joint_names, actions)
-        messages.append(('/action_chunk', TYPE_CHUNK, ns + 30_000_000, message))
-    messages.sort(key=lambda m: m[2])
+    messages = aloha_messages(ROBOT)
+    messages = published(messages, seen(tmp_path, messages), StillPolicy().predict)
     result = run(tmp_path, messages, at='published')
-    assert result.summary['published'] == {'equal': 20, 'different': 0}
+    counts = result.summary['published']
+    assert (counts['equal'], counts['different'], counts['not repeatable']) == (20, 0, 0)
     changed = run(tmp_path, messages, StillPolicy(speed=0.2), at='published')
     assert changed.summary['published']['equal'] == 0
+    assert changed.summary['published']['different'] == 20
     assert changed.verdict == 'no'
+
+
+def test_published_chunks_name_their_inputs_whatever_came_later(tmp_path):
+    """An inference that began late saw older pictures than the bag has at its publication."""
+    messages = aloha_messages(ROBOT)
+    messages = published(
+        messages, seen(tmp_path, messages), StillPolicy().predict, delay=900_000_000
+    )
+    result = run(tmp_path, messages, at='published')
+    assert result.summary['published']['equal'] == 20
+
+
+def test_sample_that_the_node_lost_on_the_way_is_left_out_again(tmp_path):
+    messages = aloha_messages(ROBOT)
+    lossy = [
+        m for m in messages
+        if m[0] != '/follower_left/joint_states' or (m[2] - START) // 20_000_000 % 5 != 1
+    ]  # fmt: skip
+    observations = seen(tmp_path, lossy)
+    messages = published(messages, observations, StillPolicy().predict)
+    result = run(tmp_path, messages, at='published')
+    assert result.summary['published']['equal'] == len(observations)
+
+
+def test_published_chunk_whose_picture_was_not_recorded_is_counted_and_named(tmp_path):
+    messages = aloha_messages(ROBOT)
+    complete = published(messages, seen(tmp_path, messages), StillPolicy().predict)
+    topic = ROBOT.cameras['cam_high'].topic
+    holes = [m for m in complete if m[0] != topic or not 1.0 < (m[2] - START) / 1e9 < 1.4]
+    result = run(tmp_path, holes, at='published')
+    counts = result.summary['published']
+    assert counts['not repeatable'] >= 2 and counts['different'] == 0
+    assert counts['equal'] + counts['not repeatable'] == 20
+    assert any('cam_high' in p['input'] and 'not in the bag' in p['text']
+               for p in result.summary['problems'])  # fmt: skip
+
+
+def test_labels_of_an_older_version_are_refused_with_the_remedy(tmp_path):
+    messages = aloha_messages(ROBOT, 1.0)
+    for label, text in (('seq=0;seed=0', 'older version.*record again'), ('world', 'policy_node')):
+        message = chunk(START, label, ROBOT.joint_names, np.zeros((50, 14)))
+        with pytest.raises(BagError, match=text):
+            run(tmp_path, [*messages, ('/action_chunk', TRAJECTORY, START + 10**9, message)],
+                at='published')  # fmt: skip
 
 
 def test_published_needs_published_chunks(tmp_path):
