@@ -10,7 +10,9 @@ Rules. A setpoint that arrives after it was due is not replayed; it only serves 
 neighbour of the next. Of two with the same due time the first counts. One that is earlier than the
 last received is put in its place while that is still ahead, else dropped. A sender whose time
 leaps by more than ``LEAP_S`` begins anew; what was queued is dropped. Between neighbours farther
-apart than ``max_gap`` nothing is interpolated: the earlier one holds until the later is due.
+apart than ``max_gap`` nothing is interpolated: the earlier one holds until the later is due. One
+that a joint could not go to and come back from in time, while its neighbours agree, is a spike: it
+is dropped as soon as its successor shows that.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ LEAP_S = 0.5
 
 ANCHOR_WINDOW_S = 2.0
 """How long an early arrival sets the anchor; clocks of two machines drift apart slowly."""
+
+HASTY_SHARE = 8
+"""One message in so many may come early (a new chunk's first does) without moving the anchor."""
 
 SLEW = 0.01
 """Largest share by which the anchor may bend time; steps stay within one per cent of even."""
@@ -52,11 +57,15 @@ class Playout:
 
     :param lead: seconds that setpoints are sent ahead of their due time.
     :param max_gap: seconds between neighbours beyond which nothing is interpolated.
+    :param fastest: float [dof], speed limits, by which spikes are told from motion.
     """
 
-    def __init__(self, lead: float, max_gap: float):
-        self._lead, self._max_gap = float(lead), float(max_gap)
-        self.counters = {'late': 0, 'duplicate': 0, 'out of order': 0, 'time leaps': 0}
+    def __init__(self, lead: float, max_gap: float, fastest: np.ndarray | float = math.inf):
+        self._lead, self._max_gap, self._fastest = float(lead), float(max_gap), fastest
+        self.counters = {
+            'late': 0, 'duplicate': 0, 'out of order': 0, 'after a time leap': 0,
+            'dropped as spikes': 0,
+        }  # fmt: skip
         self.flush()
 
     def flush(self) -> None:
@@ -83,7 +92,7 @@ class Playout:
         if not self._dues or math.isnan(self._offset):
             self._offset, self._moved = arrival, now
         elif abs(arrival - self._offset) > LEAP_S:
-            self.counters['time leaps'] += 1
+            self.counters['after a time leap'] += 1
             self.flush()
             self._offset, self._moved = arrival, now
         self._offsets.append((now, arrival))
@@ -105,6 +114,9 @@ class Playout:
             self.counters['late'] += 1
         self._dues.append(due)
         self._positions.append(position)
+        if len(self._dues) > 2 and self._last_but_one_is_a_spike():
+            self.counters['dropped as spikes'] += 1
+            del self._dues[-2], self._positions[-2]
         return True
 
     def sample(self, now: float) -> Sample | None:
@@ -127,11 +139,22 @@ class Playout:
         velocity = (self._positions[1] - left) / span
         return Sample(left + velocity * max(at - self._dues[0], 0.0), velocity, ahead=True)
 
+    def _last_but_one_is_a_spike(self) -> bool:
+        (a, b, c), (t_a, t_b, t_c) = (
+            [queue[i] for i in (-3, -2, -1)] for queue in (self._positions, self._dues)
+        )
+        there = np.abs(b - a) > self._fastest * (t_b - t_a)
+        back = np.abs(c - b) > self._fastest * (t_c - t_b)
+        if not (there & back).any():
+            return False
+        return bool((np.abs(c - a) <= self._fastest * (t_c - t_a)).all())
+
     def _move_anchor(self, now: float) -> None:
         """Bend the anchor towards the earliest arrival of the window, a little each tick."""
         while len(self._offsets) > 1 and now - self._offsets[0][0] > ANCHOR_WINDOW_S:
             self._offsets.popleft()
-        wanted = min(offset for _, offset in self._offsets)
+        offsets = sorted(offset for _, offset in self._offsets)
+        wanted = offsets[len(offsets) // HASTY_SHARE]
         room = SLEW * max(now - self._moved, 0.0)
         self._offset += min(max(wanted - self._offset, -room), room)
         self._moved = now

@@ -141,7 +141,7 @@ class SafetySupervisor:
             raise Pi0RosError('; '.join(faults))
         self.limits = limits
         self._filter = SafetyFilter(limits, period, squeeze)
-        self._playout = Playout(setpoint_lead, command_timeout)
+        self._playout = Playout(setpoint_lead, command_timeout, limits.velocity)
         self._period = period
         self._command_timeout, self._state_timeout = command_timeout, state_timeout
         self._tracking_error, self._tracking_time = bounds, tracking_time
@@ -162,6 +162,8 @@ class SafetySupervisor:
         self._resume = False  # whether a hold ends by itself when its cause has gone
         self._refused_start = False
         self._ease_to: np.ndarray | None = None
+        self._last_setpoint: np.ndarray | None = None  # that no other follows, and where to end
+        self._end: np.ndarray | None = None
         self._restart_steadiness()
 
     # -- inputs -------------------------------------------------------------------------------
@@ -200,6 +202,9 @@ class SafetySupervisor:
         self.counters['setpoints'] += 1
         if self._playout.add(now, due_s or None, position):
             self._setpoint_at = now  # one sent again is no sign of life
+        for what, count in self._playout.counters.items():
+            if count:
+                self.counters[f'setpoints {what}'] = count
         return ''
 
     def reject_setpoint(self, now: float, reason: str) -> None:
@@ -354,7 +359,22 @@ class SafetySupervisor:
             slow = np.clip(target - here, -step, step)
             target = np.where(self._met, target, here + slow)
             velocity = np.where(self._met, velocity, slow / self._period)
+        elif not sample.ahead:
+            target = self._end_at(target)
         return self._step_clear_of_obstacles(target, velocity)
+
+    def _end_at(self, last: np.ndarray) -> np.ndarray:
+        """
+        Return where to end when no setpoint follows the last one: there, if it can be stopped at.
+
+        A joint too fast for that comes to rest behind it, and stays: going back would be a motion
+        that nobody asked for, and the wrong one if the stream goes on.
+        """
+        if self._last_setpoint is not last:
+            self._last_setpoint = last
+            stop, velocity = self._filter.stop_position, self._filter.velocity
+            self._end = np.where((stop - last) * velocity > 0.0, stop, last)
+        return self._end
 
     def _all_met(self, gap: np.ndarray) -> bool:
         """

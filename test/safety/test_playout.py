@@ -112,7 +112,7 @@ def test_a_senders_clock_that_leaps_begins_anew():
     for k in range(5):
         playout.add(k * PERIOD, 50.0 + k * PERIOD, ramp(1.0))
     playout.add(0.1, 50.1 - 2.0 * LEAP_S, ramp(7.0))
-    assert playout.counters['time leaps'] == 1
+    assert playout.counters['after a time leap'] == 1
     assert playout.sample(0.12) is None  # what was queued is gone
     assert playout.sample(0.15).position[0] == 7.0
 
@@ -163,3 +163,23 @@ def test_what_is_played_lies_between_what_was_sent(messages):
         sample = playout.sample(now)
         if sample is not None:
             assert min(sent) - 1e-9 <= sample.position[0] <= max(sent) + 1e-9
+
+
+@pytest.mark.parametrize('lag', [0.0, 0.009])
+def test_spike_is_dropped_when_its_successor_shows_it(lag):
+    playout = Playout(LEAD, 0.1, np.array([3.0, 3.0]))
+    values = [0.0, 0.02, 1.0, 0.06, 0.08]
+    for k, value in enumerate(values):
+        late = lag if k == 3 else 0.0
+        playout.add(k * PERIOD + late, 5.0 + k * PERIOD, np.array([value, 0.0]))
+    assert playout.counters['dropped as spikes'] == 1
+    for k in (1.25, 1.5, 2.0, 2.5, 3.0):
+        position = playout.sample(LEAD + k * PERIOD).position
+        assert position == pytest.approx([k * PERIOD, 0.0], abs=1e-3)
+
+
+def test_motion_there_and_back_that_the_joints_can_do_is_no_spike():
+    playout = Playout(LEAD, 0.1, np.array([3.0, 3.0]))
+    for k, value in enumerate([0.0, 0.05, 0.0, 0.3, 0.6, 0.6, 0.3, 0.3]):
+        playout.add(k * PERIOD, 5.0 + k * PERIOD, np.array([value, 0.0]))
+    assert playout.counters['dropped as spikes'] == 0

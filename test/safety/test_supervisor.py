@@ -422,6 +422,69 @@ def test_disable_ramps_down_and_holds_until_enabled():
     lab.assert_no_step()
 
 
+# --- the end of a stream, and what does not belong to it -------------------------------------
+
+
+@pytest.mark.parametrize('speed', [0.5, 1.0, 1.5, 2.5])
+def test_queue_that_runs_dry_in_motion_ends_without_going_back(speed):
+    lab = Lab(start_distance=2.0).active()
+    reached = 0.0
+    for _ in range(40):
+        reached = min(reached + 0.1, speed)
+        lab.target = lab.target + [0.0, 0.0, reached * PERIOD]
+        lab.tick()
+        if lab.target[2] > 1.6:
+            break
+    lab.sending = False
+    lab.tick(20)
+    way = np.array(lab.commands)[:, 2]
+    assert np.diff(way).min() > -1e-9
+    # a joint that can be stopped at the last setpoint is; another one needs its braking distance
+    past = way[-1] - lab.target[2]
+    assert -1e-6 <= past <= speed**2 / (2 * 40.0) + speed * PERIOD
+    if speed <= 0.8:
+        assert past < 1e-6
+    lab.assert_no_step()
+
+
+def test_stream_that_pauses_for_less_than_the_timeout_goes_on_without_a_step():
+    lab = Lab().moving()
+    lab.sending = False
+    lab.tick(4)
+    lab.sending = True
+    lab.target = lab.target + [4 * PERIOD, 0.0, 0.0]
+    for _ in range(25):
+        lab.target = lab.target + [PERIOD, 0.0, 0.0]
+        assert lab.tick().state is State.ACTIVE
+    assert np.diff(np.array(lab.commands)[-10:, 0]) == pytest.approx(PERIOD, abs=1e-6)
+    lab.assert_no_step()
+
+
+@pytest.mark.parametrize('size', [2.0, -2.0, 0.3])
+def test_one_sample_spike_of_a_stream_moves_nothing(size):
+    """Field report B66."""
+    lab = Lab().moving()
+    smooth = lab.target
+    for k in range(30):
+        smooth = smooth + [PERIOD, 0.0, 0.0]
+        lab.target = smooth + ([0.0, size, size] if k == 10 else 0.0)
+        lab.tick()
+    way = np.array(lab.commands)[-30:]
+    assert np.diff(way[:, 0]) == pytest.approx(PERIOD, abs=1e-6)
+    assert np.abs(way[:, 1:] - POSE[1:]).max() < 1e-6
+    assert lab.supervisor.counters['setpoints dropped as spikes'] == 1
+
+
+def test_lasting_step_of_a_stream_is_no_spike():
+    """Field report B66: it is slewed at the limits."""
+    lab = Lab().active()
+    lab.target = POSE + [0.5, 0.0, 0.0]
+    lab.tick(40)
+    assert lab.commands[-1] == pytest.approx(lab.target, abs=1e-6)
+    assert lab.supervisor.counters['setpoints dropped as spikes'] == 0
+    lab.assert_no_step()
+
+
 # --- clearance -------------------------------------------------------------------------------
 
 
