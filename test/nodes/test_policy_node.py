@@ -78,7 +78,9 @@ def set_parameter(robot, name, value):
 def test_b46_rows_come_one_a_tick_in_order_due_at_even_times_and_ahead(start):
     robot, _ = start('Ramp', stitching='switch', execution_horizon=50, setpoint_lead=0.5)
     robot.until(lambda: len(robot.setpoints) >= 60, 20.0, 'setpoints')
-    np.testing.assert_allclose(robot.values()[:45], 0.001 * np.arange(45), atol=1e-7)
+    seam = int(np.argmax(np.diff(robot.values()) < 0.0)) + 1  # chunk 2 is asked for before row 50
+    assert 30 < seam <= 50
+    np.testing.assert_allclose(robot.values()[:seam], 0.001 * np.arange(seam), atol=1e-7)
     steps = np.diff(robot.values()[:60])
     assert np.sum(np.abs(steps - 0.001) > 1e-6) <= 1  # the seam
     np.testing.assert_allclose(np.diff(robot.dues()), DT, atol=2e-3)
