@@ -53,6 +53,8 @@ $(VENV)/ready: setup.py setup.cfg Makefile
 	$(VENV)/bin/pip install --quiet --upgrade pip
 	$(VENV)/bin/pip install --quiet "$(TORCH)"
 	$(VENV)/bin/pip install --quiet --editable '.[$(EXTRAS)]'
+	$(PY) -c 'import sys; sys.exit(sys.version_info >= (3, 13))' \
+		|| $(VENV)/bin/pip install --quiet --no-deps 'gym-aloha>=0.1.1'
 	@touch $@
 
 clean:

