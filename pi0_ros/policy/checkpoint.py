@@ -71,8 +71,9 @@ class CheckpointInfo:
 
     ``cameras``: camera or feature name -> slot, in the order of the model's pictures (slot '':
     none of the known ones). ``statistics``: ``state`` and ``actions`` -> arrays by ``mean``,
-    ``std``, ``q01``, ... ``aloha``: constants' generation, or ``off``. ``notes``: sentences that
-    the user should read.
+    ``std``, ``q01``, ... ``assets``: the robots whose statistics lie there, where they are
+    several and it is not said which. ``aloha``: constants' generation, or ``off``. ``notes``:
+    sentences that the user should read.
     """
 
     path: Path
@@ -95,6 +96,7 @@ class CheckpointInfo:
     truncate: bool = True
     tokenizer: str | None = None
     prompt: str = ''
+    assets: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default_factory=tuple)
 
 
@@ -105,6 +107,8 @@ def locate(path_or_hub_id: str) -> Path:
     :raises CheckpointError: when there is no such folder or repository, or it is something else.
     """
     text = str(path_or_hub_id)
+    if not text.strip():
+        raise CheckpointError('the path of the checkpoint is empty; give a folder or a hub id')
     path = Path(text).expanduser()
     if path.is_dir():
         return path
@@ -169,9 +173,10 @@ def read_checkpoint(folder: Path, asset_id: str | None = None) -> CheckpointInfo
             f'{folder} holds a LoRA adapter alone; merge it into its base model and give that'
         )
     if not _has_weights(folder):
-        raise CheckpointError(
-            f'{folder} holds no pi0 checkpoint: neither config.json nor model.safetensors'
-        )
+        try:
+            weights.find_files(folder)
+        except Pi0RosError as error:
+            raise CheckpointError(f'no pi0 checkpoint: {error}') from None
     return _with_openpi_statistics(CheckpointInfo(folder, 'openpi', None, 'openpi'), asset_id)
 
 
@@ -190,11 +195,29 @@ def _own(folder: Path, data: dict, asset_id: str | None) -> CheckpointInfo:
     if not pipeline and (folder / 'policy_preprocessor.json').is_file():
         return _lerobot(folder, data)  # converted from LeRobot: its processors came along
     values = dict(pipeline)
-    if values.get('delta_mask') is not None:
-        values['delta_mask'] = tuple(bool(v) for v in values['delta_mask'])
+    for key in ('state_dim', 'action_dim', 'prompt_tokens'):
+        value = values.get(key)
+        if value is not None and (type(value) is not int or value < 1):
+            raise CheckpointError(f'{folder}/config.json: {key} is {value!r}, no whole number > 0')
+    mask = values.get('delta_mask')
+    if mask is not None:
+        dof = values.get('action_dim')
+        if not isinstance(mask, list) or len(mask) != (dof or len(mask)) or any(
+            type(value) is not bool for value in mask
+        ):
+            raise CheckpointError(
+                f'{folder}/config.json: delta_mask is {mask!r:.60}; expected a true or false for '
+                f'each of {dof or "the"} joints'
+            )
+        values['delta_mask'] = tuple(mask)
     order = values.pop('camera_order', None)
     if values.get('cameras') is not None:
         cameras = _object(pipeline, 'cameras', folder)
+        if not cameras or not all(isinstance(slot, str) for slot in cameras.values()):
+            raise CheckpointError(
+                f'{folder}/config.json: cameras are {cameras}; expected name -> slot, such as '
+                f'{{"cam_high": "{CAMERA_SLOTS[0]}"}}'
+            )
         order = order or sorted(cameras, key=lambda name: _rank(cameras[name]))
         if sorted(order) != sorted(cameras):
             raise CheckpointError(
@@ -221,7 +244,7 @@ def _lerobot(folder: Path, data: dict) -> CheckpointInfo:
     steps = _steps(folder / 'policy_preprocessor.json')
     step = _step(steps, 'normalizer_processor')
     undo = _step(_steps(folder / 'policy_postprocessor.json'), 'unnormalizer_processor')
-    modes = dict(data.get('normalization_mapping') or {})
+    modes = _object(data, 'normalization_mapping', folder)
     modes |= {k: v for k, v in _norm_map(step).items() if k != 'ACTION'}
     if 'ACTION' in _norm_map(undo or step):
         modes['ACTION'] = _norm_map(undo or step)['ACTION']  # LeRobot runs what its steps say
@@ -288,7 +311,7 @@ def _lerobot_old(folder: Path, data: dict) -> CheckpointInfo:
         dialect='lerobot_old', statistics=statistics or None,
         statistics_source='buffers among the weights' if statistics else '',
         resize='torch_left_top', **_features(data, folder),
-        **_modes(data.get('normalization_mapping') or {}, folder),
+        **_modes(_object(data, 'normalization_mapping', folder), folder),
         prompt_tokens=data.get('tokenizer_max_length'), truncate=False,
     )  # fmt: skip
 
@@ -332,10 +355,7 @@ def _with_openpi_statistics(info: CheckpointInfo, asset_id: str | None) -> Check
     elif beside.is_file():
         path = beside
     elif len(found) > 1:
-        raise CheckpointError(
-            f'{info.path} has statistics of several robots ({", ".join(found)}); say which with '
-            'asset_id'
-        )
+        return replace(info, assets=tuple(found))
     elif found:
         path = next(iter(found.values()))
     else:
@@ -465,6 +485,11 @@ def _buffer_statistics(folder: Path) -> dict[str, dict]:
         for key, value in _read_tensors(file, group_of).items():
             if np.isfinite(value).all():  # infinity is LeRobot's mark of statistics never given
                 result.setdefault(group_of(key), {})[key.rsplit('.', 1)[1]] = value
+    for start, group in wanted.items():
+        if result and group not in result:
+            raise CheckpointError(
+                f"{folder}: statistics of {group} ('{start}...') are missing among its weights"
+            )
     return result
 
 
@@ -516,7 +541,9 @@ def _features(data: dict, folder: Path, renames: Mapping[str, str] | None = None
         shape = _object(features, name, folder).get('shape') or [None]
         if not isinstance(shape, list) or not isinstance(shape[0], (int, type(None))):
             raise CheckpointError(f"{folder}/config.json: shape of '{name}' is {shape}")
-        widths[key] = shape[0]
+        # LeRobot pads to this width and writes it where no data set said another.
+        padded = data.get('max_state_dim' if name == _STATE else 'max_action_dim', 32)
+        widths[key] = None if shape[0] == padded else shape[0]
     return {'cameras': cameras, **widths}
 
 
@@ -529,7 +556,7 @@ def _modes(mapping: Mapping, folder: Path) -> dict:
         )
     for key, name in (('STATE', 'state_mode'), ('ACTION', 'action_mode')):
         word = mapping.get(key)
-        if word is not None and word not in _MODE_OF:
+        if word is not None and str(word) not in _MODE_OF:
             raise CheckpointError(
                 f'{folder}: normalisation {word} of {key} is not supported; '
                 f'expected one of {", ".join(_MODE_OF)}'
@@ -600,6 +627,8 @@ def _strange_steps(steps) -> tuple[str, ...]:
 def _renames(steps) -> dict[str, str]:
     """Return camera of the policy -> camera of the robot, from the renaming step."""
     renames = _config(_step(steps, 'rename_observations_processor')).get('rename_map') or {}
+    if not isinstance(renames, dict) or not all(isinstance(new, str) for new in renames.values()):
+        raise CheckpointError(f"policy_preprocessor.json: 'rename_map' is {renames!r:.60}")
     return {
         new.removeprefix(_IMAGE_PREFIX): old.removeprefix(_IMAGE_PREFIX)
         for old, new in renames.items()
@@ -695,7 +724,10 @@ def looks_relative(statistics: Mapping[str, Mapping]) -> bool:
     state, actions = (statistics[name].get('mean') for name in ('state', 'actions'))
     if state is None or actions is None:
         return False
-    state, actions = (np.abs(np.asarray(mean, float).reshape(-1)) for mean in (state, actions))
+    try:
+        state, actions = (np.abs(np.asarray(mean, float).reshape(-1)) for mean in (state, actions))
+    except (TypeError, ValueError):
+        return False  # no numbers; the normaliser says so
     n = min(len(state), len(actions))
     state, actions = state[:n], actions[:n]
     far = state > 0.2

@@ -120,7 +120,9 @@ class Pi0Config:
 
     def __post_init__(self):
         """Refuse sizes that cannot be a pi0 model, all faults in one sentence."""
-        faults = []
+        faults = self._wrong_numbers()
+        if faults:
+            raise Pi0RosError(f"model config: {'; '.join(faults)}; correct the dims")
         if self.kind is not None and self.kind not in KINDS:
             faults.append(f"kind '{self.kind}' is not one of {', '.join(KINDS)}")
         if self.family not in FAMILIES:
@@ -140,6 +142,22 @@ class Pi0Config:
             faults.append(f'vision.image {vision.image} is no multiple of patch {vision.patch}')
         if faults:
             raise Pi0RosError(f"model config: {'; '.join(faults)}; correct the dims")
+
+    def _wrong_numbers(self) -> list[str]:
+        """Return a complaint about each size that is no whole number above zero."""
+        numbers = {
+            f'{part}.{name}': value
+            for part in ('vision', 'text', 'expert')
+            for name, value in dataclasses.asdict(getattr(self, part)).items()
+            if (part, name) != ('expert', 'vocab')
+        }
+        for name in ('chunk', 'max_state_dim', 'max_action_dim', 'num_steps', 'n_cams'):
+            numbers[name] = getattr(self, name)
+        return [
+            f'{name} {value!r} is no whole number above zero'
+            for name, value in numbers.items()
+            if type(value) is not int or value < 1
+        ]
 
     @classmethod
     def from_dims(
@@ -176,6 +194,9 @@ class Pi0Config:
         except TypeError as error:
             raise Pi0RosError(f'model config: {error}; correct the dims') from None
         rest = {k: v for k, v in dims.items() if k not in parts}
+        strange = sorted(set(numerics) - known)
+        if strange:
+            raise Pi0RosError(f"model config: unknown fields {', '.join(strange)}; remove them")
         return cls(**{**parts, 'kind': kind, 'family': family, **rest, **numerics})
 
     @classmethod

@@ -267,7 +267,7 @@ def infer_config(
             if hidden != SO400M_HIDDEN:
                 raise Pi0RosError(
                     f'the heads of a vision tower of width {hidden} cannot be told from the '
-                    'weights; give the dims with --config'
+                    "weights; give the sizes as 'dims' in config.json, or with --config"
                 )
             vision_heads = SO400M_HEADS
 
@@ -325,7 +325,7 @@ def read_config(path: Path, family: str | None = None) -> tuple[Pi0Config | None
     model = data.get('model')
     if isinstance(model, dict) and 'dims' in model:
         return Pi0Config.from_dict({'family': default, **model}), {}
-    if 'dims' in data or 'vision' in data:
+    if isinstance(data.get('dims'), dict) or 'vision' in data:
         return Pi0Config.from_dims(data, family=default), {}
     said = {
         'chunk': data.get('chunk_size'),

@@ -24,16 +24,19 @@ from pi0_ros.policy.normalization import Normalizer, live_width
 from pi0_ros.robot import RobotSpec
 
 
-def describe(path, robot: RobotSpec | None = None) -> tuple[list[tuple[str, str]], list[str]]:
+def describe(
+    path, robot: RobotSpec | None = None, asset_id: str | None = None
+) -> tuple[list[tuple[str, str]], list[str]]:
     """
     Return what a checkpoint is, as (name, value) rows, and what is missing, as sentences.
 
+    :param asset_id: which of openpi's statistics, where there are several.
     :raises Pi0RosError: when it is no pi0 checkpoint.
     """
     from pi0_ros.policy.convert import open_source
 
     folder = locate(path)
-    info = read_checkpoint(folder)
+    info = read_checkpoint(folder, asset_id)
     missing: list[str] = []
     rows = [('folder', str(folder)), ('layout', info.layout)]
     try:
@@ -59,11 +62,12 @@ def describe(path, robot: RobotSpec | None = None) -> tuple[list[tuple[str, str]
     rows.append(('normalisation', f'state {state_mode}, actions {action_mode} ({info.dialect})'))
     if info.statistics is None:
         rows.append(('statistics', 'none'))
-        if (state_mode, action_mode) != ('identity', 'identity'):
+        if info.assets:
+            missing.append(f'asset_id: one of {", ".join(info.assets)}')
+        elif (state_mode, action_mode) != ('identity', 'identity'):
             missing.append('statistics: give norm_stats.json, or say no_normalization')
     else:
-        widths = {k: live_width(v) for k, v in info.statistics.items()}
-        rows.append(('statistics', f'{info.statistics_source}: {widths}'))
+        rows.append(('statistics', f'{info.statistics_source}: {_widths(info.statistics)}'))
     hint = ''
     if info.statistics is not None and info.action_space != 'delta':
         hint = ' (the statistics look like deltas)' if looks_relative(info.statistics) else ''
@@ -82,10 +86,19 @@ def describe(path, robot: RobotSpec | None = None) -> tuple[list[tuple[str, str]
     return rows, missing
 
 
+def _widths(statistics) -> str:
+    """Return the dimensions that statistics are for; what cannot be read is said so."""
+    try:
+        return ', '.join(f'{live_width(group)} {name}' for name, group in statistics.items())
+    except Pi0RosError as error:
+        return str(error)
+
+
 def _missing_for(info, robot: RobotSpec, modes) -> list[str]:
     missing = []
-    if info.action_dim is not None and info.action_dim != robot.dof:
-        missing.append(f'actions: {info.action_dim} in the checkpoint, {robot.dof} joints')
+    for name, said in (('actions', info.action_dim), ('state', info.state_dim)):
+        if said is not None and said != robot.dof:
+            missing.append(f'{name}: {said} in the checkpoint, {robot.dof} joints')
     if info.statistics is not None:
         for name, mode in zip(('state', 'actions'), modes):
             try:
@@ -105,6 +118,7 @@ def _missing_for(info, robot: RobotSpec, modes) -> list[str]:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('checkpoint', help='folder or hub id')
     parser.add_argument('--robot', default=None, help='robot name or YAML file')
+    parser.add_argument('--asset-id', default=None, help="which of openpi's statistics")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -112,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.table import Table
 
     robot = RobotSpec.load(args.robot) if args.robot else None
-    rows, missing = describe(args.checkpoint, robot)
+    rows, missing = describe(args.checkpoint, robot, args.asset_id)
     table = Table(title=Path(args.checkpoint).name, show_header=False)
     table.add_column(style='bold')
     table.add_column(overflow='fold')

@@ -117,12 +117,22 @@ class Pi0Policy:
         :param seed: of the noise where :meth:`predict` is given none.
         :raises Pi0RosError: whatever is missing or does not fit, with the remedy.
         """
-        from pi0_ros.policy.convert import open_source
+        from pi0_ros.policy.convert import find_jax, open_source
         from pi0_ros.policy.model import Pi0Model
 
         robot = RobotSpec.load(robot) if isinstance(robot, str) else robot
         folder = locate(path)
         info = read_checkpoint(folder, asset_id)
+        if find_jax(folder) is not None:
+            raise CheckpointError(
+                f"{folder} holds openpi's JAX parameters; convert them first: pi0_ros convert "
+                f'{folder} NEW_FOLDER'
+            )
+        if info.assets and statistics is None and not no_normalization:
+            raise CheckpointError(
+                f'{folder} has statistics of several robots ({", ".join(info.assets)}); say which '
+                'with asset_id'
+            )
         config = open_source(folder, family=family or info.family).config
         info = replace(info, kind=config.kind)
         if statistics is not None:
@@ -343,12 +353,12 @@ def _dof(robot, info) -> int:
         'statistics': _width(info.statistics['actions']) if info.statistics else None,
     }
     if robot is not None:
-        said = info.action_dim
-        if said is not None and said != robot.dof:
-            raise CheckpointError(
-                f"{info.path}: the checkpoint has {said} actions, robot '{robot.name}' has "
-                f'{robot.dof} joints'
-            )
+        for said, what in ((info.action_dim, 'actions'), (info.state_dim, 'values of state')):
+            if said is not None and said != robot.dof:
+                raise CheckpointError(
+                    f"{info.path}: the checkpoint has {said} {what}, robot '{robot.name}' has "
+                    f'{robot.dof} joints'
+                )
         return robot.dof
     known = next((w for w in widths.values() if w), None)
     if known is None:
@@ -377,10 +387,13 @@ def _normalizers(info, normalization, no_normalization: bool, dof: int):
         )
     statistics = info.statistics or {'state': {}, 'actions': {}}
     dialect = info.dialect
-    return tuple(
-        Normalizer.from_statistics(name, statistics[name], mode, dialect, dof)
-        for name, mode in zip(('state', 'actions'), modes)
-    )
+    try:
+        return tuple(
+            Normalizer.from_statistics(name, statistics[name], mode, dialect, dof)
+            for name, mode in zip(('state', 'actions'), modes)
+        )
+    except StatisticsError as error:
+        raise StatisticsError(f'{info.path}, {info.statistics_source}: {error}') from None
 
 
 def _camera_table(robot, info) -> dict[str, str]:

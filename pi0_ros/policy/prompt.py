@@ -20,6 +20,7 @@ PAD, EOS, BOS = 0, 1, 2
 PALIGEMMA = 'google/paligemma-3b-pt-224'
 """Hub id of the tokenizer of every published pi0 checkpoint."""
 
+_FILES = ('tokenizer.json', 'tokenizer.model', 'paligemma_tokenizer.model')
 _log = logging.getLogger(__name__)
 
 
@@ -132,7 +133,7 @@ def load_encoder(source: str | Path) -> Callable[[str], list[int]]:
     """
     path = Path(source)
     if path.is_dir():
-        for name in ('tokenizer.json', 'tokenizer.model', 'paligemma_tokenizer.model'):
+        for name in _FILES:
             if (path / name).is_file():
                 return load_encoder(path / name)
         raise PromptError(
@@ -159,17 +160,21 @@ def _file_encoder(path: Path) -> Callable[[str], list[int]]:
 
 
 def _hub_encoder(name: str) -> Callable[[str], list[int]]:
-    try:
-        from transformers import AutoTokenizer
+    from huggingface_hub import hf_hub_download
 
-        tokenizer = AutoTokenizer.from_pretrained(name)
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else 'no answer'
-        raise PromptError(
-            f"tokenizer '{name}' cannot be loaded ({reason}); put its tokenizer.json or "
-            'tokenizer.model beside the weights, or log in to the hub'
-        ) from None
-    return lambda text: tokenizer.encode(text, add_special_tokens=False)
+    reason = ''
+    for file in _FILES[:2]:
+        try:
+            return _file_encoder(Path(hf_hub_download(name, file)))
+        except Exception as error:  # of the hub, of the network, of the file: a family of dozens
+            lines = str(error).strip().splitlines()
+            reason = reason or (lines[0][:160] if lines else type(error).__name__)
+            if type(error).__name__ not in ('EntryNotFoundError', 'RemoteEntryNotFoundError'):
+                break  # no network or no leave to read: the next file fares no better
+    raise PromptError(
+        f"tokenizer '{name}' cannot be loaded ({reason}); put its tokenizer.json or "
+        'tokenizer.model beside the weights, or log in to the hub'
+    )
 
 
 def build_byte_tokenizer():

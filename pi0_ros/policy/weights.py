@@ -250,7 +250,7 @@ def find_files(path: Path) -> list[Path]:
         raise Pi0RosError(f'{path} does not exist; check the path')
     if path.name.endswith('.index.json'):
         try:
-            names = sorted(set(json.loads(path.read_text())['weight_map'].values()))
+            names = sorted(set(map(str, json.loads(path.read_text())['weight_map'].values())))
         except (ValueError, KeyError, AttributeError, TypeError):
             raise Pi0RosError(f'{path} is no safetensors index; download it again') from None
         outside = [name for name in names if Path(name).name != name]
@@ -342,6 +342,18 @@ class WeightSource:
 
         :raises Pi0RosError: lists all missing, extra and misshapen weights and foreign dtypes
         """
+        if not self.entries:
+            raise Pi0RosError(
+                f'{self.path}: none of its {len(self.keys)} weights is called as in a known '
+                f'layout of pi0 ({listed(self.keys[:3])}); check whether this is a pi0 checkpoint'
+            )
+        if EMBEDDING in self.entries and not any(
+            name.startswith((EXPERT, 'action_in_proj')) for name in self.entries
+        ):
+            raise Pi0RosError(
+                f'{self.path} holds a PaliGemma or pi0-FAST model: no action expert is among its '
+                f'{len(self.keys)} weights; pi0_ros runs pi0 and pi0.5'
+            )
         wanted = {slot.name: slot for slot in slots(config)}
         missing = [name for name in wanted if name not in self.entries]
         extra = self.unknown + [e.key for name, e in self.entries.items() if name not in wanted]
