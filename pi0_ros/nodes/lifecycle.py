@@ -46,6 +46,10 @@ class Status:
     values: Mapping[str, object] = field(default_factory=dict)
 
 
+class EndRequested(Exception):
+    """Raised by a hook that was told to end while it was at work; no fault of the node."""
+
+
 class ManagedNode(LifecycleNode):
     """
     A lifecycle node whose subclass fills in four hooks.
@@ -60,6 +64,8 @@ class ManagedNode(LifecycleNode):
         self.declare('autostart', True, 'configure and activate at start', read_only=True)
         self.clock = NodeClock(self)
         self.failure: str | None = None
+        self.ending = threading.Event()
+        """Set once the process shall end; hooks that take long look at it."""
         self._active = False
         self._configured = False
         self._diagnostics = self.create_publisher(DiagnosticArray, '/diagnostics', 10)
@@ -117,6 +123,9 @@ class ManagedNode(LifecycleNode):
     def on_configure(self, state):
         try:
             self.configure()
+        except EndRequested:
+            self._run_quietly(self.cleanup)
+            return TransitionCallbackReturn.FAILURE
         except Exception as error:
             self._report('configure', error)
             self._run_quietly(self.cleanup)
@@ -228,8 +237,7 @@ def run(node_class, args: list[str] | None = None, executor_class=SingleThreaded
     rclpy.init(args=args, **options)
     stop = threading.Event()
     executor = executor_class()
-
-    asked_at = 0.0
+    node, code, asked_at = None, 0, 0.0
 
     def request_stop(*_):
         nonlocal asked_at
@@ -240,6 +248,8 @@ def run(node_class, args: list[str] | None = None, executor_class=SingleThreaded
             return
         asked_at = time.monotonic()
         stop.set()
+        if node is not None:
+            node.ending.set()
         guard = threading.Timer(SHUTDOWN_BOUND_S, os._exit, args=(1,))
         guard.daemon = True
         guard.start()
@@ -247,14 +257,15 @@ def run(node_class, args: list[str] | None = None, executor_class=SingleThreaded
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, request_stop)
-    node, code = None, 0
     try:
         node = node_class()
         executor.add_node(node)
-        if node.start():
+        if stop.is_set():
+            pass
+        elif node.start():
             while rclpy.ok() and not stop.is_set():
                 executor.spin_once(timeout_sec=0.5)
-        else:
+        elif not stop.is_set():
             code = EXIT_START_FAILED
     except Pi0RosError as error:
         print(f'{node_class.__name__}: {error}', file=sys.stderr)

@@ -57,7 +57,15 @@ from pi0_ros.messages import (
     stamp_of_serialized,
 )
 from pi0_ros.nodes.clock import NodeClock
-from pi0_ros.nodes.lifecycle import ERROR, OK, WARN, ManagedNode, Status, run
+from pi0_ros.nodes.lifecycle import (
+    ERROR,
+    OK,
+    WARN,
+    EndRequested,
+    ManagedNode,
+    Status,
+    run,
+)
 from pi0_ros.observation import ObservationBuffer, decode_image
 from pi0_ros.robot import CameraSpec, RobotSpec
 
@@ -374,8 +382,9 @@ class PolicyNode(ManagedNode):
             self._make_policy, self._observe, self._on_outcome, self.robot.dof
         )
         self.get_logger().info(f'loading the policy {settings.policy}')
-        while not self._inference.wait_ready(0.2):
-            pass
+        while not self._inference.wait_ready(0.1):
+            if self.ending.is_set():
+                raise EndRequested
         if self._inference.failure is not None:
             failure = self._inference.failure
             self.get_logger().debug(failure.traceback)
@@ -408,7 +417,9 @@ class PolicyNode(ManagedNode):
 
     def cleanup(self) -> None:
         inference, self._inference = self._inference, None
-        if inference is not None and not inference.close(CLOSE_BOUND_S):
+        if inference is not None and inference.state == 'loading':
+            inference.close(0.0)  # it may take minutes; there is nothing to bring to rest yet
+        elif inference is not None and not inference.close(CLOSE_BOUND_S):
             self.get_logger().warning(
                 f'the policy did not return within {CLOSE_BOUND_S} s; it is left to itself'
             )

@@ -195,7 +195,7 @@ class FakeRobot:
 
         self._note(change)
 
-    def until(self, condition, bound: float = 10.0, what: str = 'condition') -> None:
+    def until(self, condition, bound: float = 30.0, what: str = 'condition') -> None:
         """Wait for a condition on what was received; fail after ``bound`` seconds."""
         deadline = time.monotonic() + bound
         with self._changed:

@@ -73,6 +73,14 @@ class Ramp(Scripted):
         return chunk
 
 
+class Loading(Scripted):
+    """Takes a minute to load."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters)
+        time.sleep(60.0)
+
+
 class Numbered(Scripted):
     """Every row of chunk n holds n in joint 0, the prompt's length in joint 1."""
 

