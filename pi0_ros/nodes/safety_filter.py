@@ -277,6 +277,7 @@ class SafetyFilterNode(ManagedNode):
             squeeze=squeeze or None,
             distance=self._measure_clearance if self._collision else None,
             clearance=robot.collision.stop_distance if self._collision else 0.0,
+            slow_clearance=robot.collision.slow_distance if self._collision else 0.0,
         )  # fmt: skip
         self._supervisor = self._new_supervisor()
         self._time = FilterTime(

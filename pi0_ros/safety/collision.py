@@ -7,11 +7,14 @@ Used by ``nodes.safety_filter`` as the ``distance`` of ``SafetySupervisor``. Num
 arms the distances of all pairs of capsules count (so the answer is never too large), towards the
 table the corners of the shapes themselves.
 
-Two exceptions, without which no task of ALOHA could be done:
+Exceptions, without which no task of ALOHA could be done:
 
 - Fingers may touch fingers of the other arm: a hand-over needs it.
+- Fingers may come to the other hand until their enclosing capsules touch; they are slowed in the
+  last ``TOUCH_DEPTH``.
 - Fingers may touch the table, and be commanded ``TOUCH_DEPTH`` into it: people who demonstrate
-  grasps press the leader's fingers a little below the table top.
+  grasps press the leader's fingers a little below the table top. They are slowed from the table
+  top on, not above it, where they work.
 
 Not covered: an arm against itself (its joint limits do most of that), objects, people, cables.
 """
@@ -28,7 +31,7 @@ from pi0_ros.kinematics import parse_urdf
 from pi0_ros.robot import CollisionSpec, RobotSpec
 
 TOUCH_DEPTH = 0.01
-"""How far [m] below the table top fingers may be commanded."""
+"""How far [m] below the table top fingers may be commanded, from slow to stop."""
 
 CIRCLE_POINTS = 12
 """Corners of the prism around a cylinder; its radius is 1 / cos(pi / 12) = 1.035 times larger."""
@@ -56,6 +59,7 @@ class _Shape:
     corners: np.ndarray  # float64 [n, 3]
     capsule: Capsule
     finger: bool
+    hand: bool  # moved by the arm's last joint
     arm: int
     above_table: bool
 
@@ -72,6 +76,7 @@ class CollisionModel:
 
     def __init__(self, urdf_xml: str, robot: RobotSpec, source: str = 'robot description'):
         self.spec = robot.collision or CollisionSpec()
+        self._touch_scale = (self.spec.slow_distance - self.spec.stop_distance) / TOUCH_DEPTH
         tree = parse_urdf(urdf_xml, source)
         self._chain = _Chain(tree, robot, source)
         self._dof = robot.dof
@@ -91,7 +96,14 @@ class CollisionModel:
         ]
         self._first = np.array([i for i, _ in pairs], dtype=int)
         self._second = np.array([j for _, j in pairs], dtype=int)
-        self._pair_radii = radii[self._first] + radii[self._second]
+        pair_radii = radii[self._first] + radii[self._second]
+        scale, stop = self._touch_scale, self.spec.stop_distance
+        hands = np.array(
+            [shapes[i].hand and shapes[j].hand and (shapes[i].finger or shapes[j].finger)
+             for i, j in pairs], dtype=bool
+        )  # fmt: skip
+        self._pair_scales = np.where(hands, scale, 1.0)
+        self._pair_offsets = np.where(hands, stop, 0.0) - self._pair_scales * pair_radii
         self._set_table(shapes)
 
     def distance(self, command) -> tuple[float, str]:
@@ -101,7 +113,8 @@ class CollisionModel:
         :param command: float [dof], command units.
         :return: metres (negative: overlap of the enclosing capsules) and a text such as
             ``'left/gripper_link to right/upper_arm_link'``. Fingers count towards the table as
-            ``stop_distance`` when they are at their allowed depth, so that one bound serves all.
+            ``slow_distance`` at its top and as ``stop_distance`` at their allowed depth, so that
+            two bounds serve all; to the other hand as ``stop_distance`` where capsules touch.
         """
         poses = self._chain.poses(np.asarray(command, dtype=np.float64))
         best, what = np.inf, 'nothing to hit'
@@ -112,13 +125,15 @@ class CollisionModel:
             gaps = segment_distances(
                 starts[self._first], ends[self._first], starts[self._second], ends[self._second]
             )
-            gaps -= self._pair_radii
+            gaps *= self._pair_scales
+            gaps += self._pair_offsets
             nearest = int(gaps.argmin())
             best = float(gaps[nearest])
             what = f'{self._links[self._first[nearest]]} to {self._links[self._second[nearest]]}'
         if len(self._table_slots):
             rows = poses[self._table_slots, 2]
-            heights = (rows[:, None, :] @ self._table_corners)[:, 0, 0] + self._table_offsets
+            heights = (rows[:, None, :] @ self._table_corners)[:, 0, 0] * self._table_scales
+            heights += self._table_offsets
             lowest = int(heights.argmin())
             if heights[lowest] < best:
                 best, what = float(heights[lowest]), f'{self._table_links[lowest]} to table'
@@ -126,16 +141,20 @@ class CollisionModel:
 
     def _set_table(self, shapes: list[_Shape]) -> None:
         checked = [s for s in shapes if s.above_table and self.spec.table_height is not None]
-        slots, corners, offsets, links = [], [], [], []
+        slots, corners, scales, offsets, links = [], [], [], [], []
         for shape in checked:
-            allowed = self.spec.stop_distance + TOUCH_DEPTH if shape.finger else 0.0
+            scale, at_top = 1.0, 0.0
+            if shape.finger:
+                scale, at_top = self._touch_scale, self.spec.slow_distance
             for corner in shape.corners:
                 slots.append(self._chain.slot(shape.joint))
                 corners.append([*corner, 1.0])
-                offsets.append(allowed - self.spec.table_height)
+                scales.append(scale)
+                offsets.append(at_top - scale * self.spec.table_height)
                 links.append(shape.link)
         self._table_slots = np.array(slots, dtype=int)
         self._table_corners = np.array(corners).reshape(-1, 4, 1)
+        self._table_scales = np.array(scales)
         self._table_offsets = np.array(offsets)
         self._table_links = links
 
@@ -284,6 +303,10 @@ def _shapes(tree, robot: RobotSpec, chain: _Chain, source: str) -> list[_Shape]:
     arm_of = {i: number for number, arm in enumerate(robot.arms) for i in arm.indices}
     base_arm = {}
     first = [arm.indices[0] for arm in robot.arms]
+    last = [
+        [i for i, joint in zip(arm.indices, arm.joints) if not joint.is_gripper][-1]
+        for arm in robot.arms
+    ]
     for name, index in chain.index_of.items():
         if index in first:
             joint = next(j for j in tree.findall('joint') if j.get('name') == name)
@@ -309,7 +332,7 @@ def _shapes(tree, robot: RobotSpec, chain: _Chain, source: str) -> list[_Shape]:
             shapes.append(
                 _Shape(
                     name, index, corners @ pose[:3, :3].T + pose[:3, 3], placed,
-                    slide is not None, arm, above_table,
+                    slide is not None, index in last, arm, above_table,
                 )
             )  # fmt: skip
     for number, arm in enumerate(robot.arms):

@@ -51,6 +51,14 @@ SETTLED = 0.02
 """Distance (rad) to its target at which a joint has met it, and ramping in ends for it."""
 
 
+APPROACH_SPEED = 0.25
+"""
+Speed (m/s) at which a clearance may shrink where slowing begins; ISO 10218-1's reduced speed.
+
+From there it falls in proportion to what is left, to nothing where the arm is held.
+"""
+
+
 class State(str, enum.Enum):
     """State of the supervisor; the value is what status messages say."""
 
@@ -97,6 +105,8 @@ class SafetySupervisor:
     :param squeeze: as in :class:`SafetyFilter`.
     :param distance: returns the clearance [m] of a command, or (clearance, between what).
     :param clearance: metres that must be kept where the arms would come to rest.
+    :param slow_clearance: metres below which they approach each other slowly; not above
+        ``clearance``: nowhere.
     :raises Pi0RosError: naming every parameter that makes no sense.
     """
 
@@ -116,6 +126,7 @@ class SafetySupervisor:
         squeeze: Mapping[str, float] | None = None,
         distance: Callable | None = None,
         clearance: float = 0.0,
+        slow_clearance: float = 0.0,
     ):
         positive = {
             'command_timeout': command_timeout, 'state_timeout': state_timeout,
@@ -127,7 +138,10 @@ class SafetySupervisor:
             for name, value in positive.items()
             if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0)
         ]
-        for name, value in (('setpoint_lead', setpoint_lead), ('clearance', clearance)):
+        for name, value in (
+            ('setpoint_lead', setpoint_lead), ('clearance', clearance),
+            ('slow_clearance', slow_clearance),
+        ):  # fmt: skip
             if not (math.isfinite(value) and value >= 0):
                 faults.append(f'{name} is {value}; expected a number of zero or more')
         bounds = np.array(tracking_error, dtype=np.float64)
@@ -148,6 +162,7 @@ class SafetySupervisor:
         self._gated = np.isfinite(bounds)
         self._start_distance, self._start_speed, self._start = start_distance, start_speed, start
         self._distance, self._clearance = distance, clearance
+        self._slow_clearance = max(slow_clearance, clearance)
         self.counters: Counter = Counter()
         self.state = State.WAITING
         self._reason = 'no measured pose yet'
@@ -292,7 +307,8 @@ class SafetySupervisor:
         elif self.state is State.STOPPED and self._commanded:
             command, report = self._come_to_rest()
         events, self._events = tuple(self._events), []
-        return Output(command, self.state, self._reason, report, events)
+        reason = (self._near if self.state in _MOVING else '') or self._reason
+        return Output(command, self.state, reason, report, events)
 
     def _watch(self, now: float) -> None:
         self._watch_tracking(now)
@@ -392,24 +408,38 @@ class SafetySupervisor:
         """Step towards the target, unless the arms would then come to rest too near."""
         if self._distance is None:
             return self._filter.step(target, self._pose, velocity)
-        before = self._filter.save()
+        here, before = self._filter.command, self._filter.save()
+        if self._kept is None:
+            self._kept, _ = self._measure(self._filter.stop_position)
         command, report = self._filter.step(target, self._pose, velocity)
-        now, what = self._measure(self._filter.stop_position)
-        if now >= self._clearance:
-            self._blocked = False
-            return command, report
-        after = self._filter.save()
-        self._filter.restore(before)
-        was, _ = self._measure(self._filter.stop_position)
-        if now > was:  # moving apart
-            self._filter.restore(after)
-            return command, report
-        if not self._blocked:
-            self._blocked = True
-            self.counters['near collisions'] += 1
-            self._say(f'{what} would come to {now:.3f} m (limit {self._clearance:g} m); braking')
-        self._reason = f'{what} too near, holding until the target leads away'
-        return self._filter.brake()
+        left, what = self._measure(self._filter.stop_position)
+        near = ''
+        if left < self._slow_clearance and self._kept - left > self._approach_room():
+            near = f'{what} near, slowed'
+            self.counters['ticks slowed for clearance'] += 1
+            part = self._approach_room() / (self._kept - left) * (command - here)
+            self._filter.restore(before)
+            command, report = self._filter.step(here + part, self._pose, part / self._period)
+            left, what = self._measure(self._filter.stop_position)
+        if left < self._clearance and left <= self._kept:  # and not moving apart
+            self._filter.restore(before)
+            if not self._blocked:
+                self._blocked = True
+                self.counters['near collisions'] += 1
+                self._say(
+                    f'{what} would come to {left:.3f} m (limit {self._clearance:g} m); braking'
+                )
+            self._near = f'{what} too near, holding until the target leads away'
+            return self._filter.brake()
+        self._kept, self._near = left, near
+        self._blocked = self._blocked and left < self._clearance
+        return command, report
+
+    def _approach_room(self) -> float:
+        """Return by how many metres the clearance may shrink in this tick."""
+        zone = self._slow_clearance - self._clearance
+        share = (self._kept - self._clearance) / zone if zone > 0.0 else 1.0
+        return APPROACH_SPEED * self._period * min(max(share, 0.0), 1.0)
 
     def _measure(self, command) -> tuple[float, str]:
         result = self._distance(command)
@@ -448,6 +478,8 @@ class SafetySupervisor:
     def _close_gate(self) -> None:
         self._approaching = False
         self._blocked = False
+        self._near = ''  # what the arms are slowed or held for
+        self._kept: float | None = None  # clearance where the last command would come to rest
         # Joints that are let through; grippers have no part in the gate, their own limits hold.
         self._met = ~self._gated
         self._gap = np.zeros(self.limits.dof)  # from command to target, one tick ago

@@ -119,24 +119,73 @@ def test_the_table_counts_and_a_lower_arm_is_nearer_to_it(model):
     assert lowered < metres
 
 
+def lowest_finger(command) -> float:
+    """Return the height [m] of the lowest finger corner, over the whole stroke, by pinocchio."""
+    import pinocchio
+
+    rigid = pinocchio.buildModelFromXML(URDF)
+    geometry = pinocchio.buildGeomFromUrdfString(
+        rigid, URDF, pinocchio.GeometryType.COLLISION
+    )
+    data = rigid.createData()
+    configuration = pinocchio.neutral(rigid)
+    for name, value in zip(ALOHA.joint_names, command):
+        configuration[rigid.joints[rigid.getJointId(name)].idx_q] = value
+    signs = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)])
+    lowest = np.inf
+    for end in ('lowerPositionLimit', 'upperPositionLimit'):
+        for name in rigid.names:
+            if 'finger' in name:
+                place = rigid.joints[rigid.getJointId(name)].idx_q
+                configuration[place] = getattr(rigid, end)[place]
+        pinocchio.forwardKinematics(rigid, data, configuration)
+        for shape in geometry.geometryObjects:
+            if 'finger' in rigid.frames[shape.parentFrame].name:
+                pose = data.oMi[shape.parentJoint] * shape.placement
+                corners = signs * shape.geometry.halfSide @ pose.rotation.T + pose.translation
+                lowest = min(lowest, corners[:, 2].min())
+    return lowest
+
+
 def test_fingers_at_the_table_top_are_free_and_deeper_ones_are_not(model):
-    """Picking things up needs fingers at the table: the bound is met at TOUCH_DEPTH below it."""
+    """
+    Picking things up needs fingers at the table.
+
+    Slowing begins at its top, the bound is met at TOUCH_DEPTH below it.
+    """
     fingers_down = right_arm_turned_away()
-    stop = ALOHA.collision.stop_distance
-    depths = []
+    slow, stop = ALOHA.collision.slow_distance, ALOHA.collision.stop_distance
+    heights = []
     for shoulder in np.linspace(-0.5, 0.9, 400):
         fingers_down[:6] = [0.0, shoulder, 0.4, 0.0, 1.57 - shoulder - 0.4, 0.0]
         metres, what = model.distance(fingers_down)
         if what == 'left/left_finger_link to table' or what == 'left/right_finger_link to table':
-            depths.append(metres - stop - TOUCH_DEPTH)
-    assert max(depths) > 0.0 > min(depths)
+            heights.append((metres - slow) / (slow - stop) * TOUCH_DEPTH)
+            if len(heights) < 6:
+                assert heights[-1] == pytest.approx(lowest_finger(fingers_down), abs=1e-9)
+    assert max(heights) > -0.5 * TOUCH_DEPTH and min(heights) < -TOUCH_DEPTH
+    assert model.distance(fingers_down)[0] < stop
+
+
+def test_a_hand_over_is_not_held(model):
+    """Both hands hold one cube of 4 cm: nothing but the wrist counts, and that is far enough."""
+    meeting = np.array([
+        0.0, -0.1663, 0.8089, 0.0, -0.6426, 1.5708, -0.6213,
+        0.0, -0.0004, -0.0436, 0.0, 1.0913, 0.0, -0.5157,
+    ])  # fmt: skip
+    metres, what = model.distance(meeting)
+    assert metres > 0.07, what
+    assert what == 'left/left_finger_link to right/wrist_link'
+    # but a hand that is pushed into the other one is
+    pushed = meeting + np.eye(14)[8] * 0.25
+    assert model.distance(pushed)[0] < ALOHA.collision.stop_distance
 
 
 def test_arms_that_reach_into_each_other_are_at_no_distance(model):
     metres, what = model.distance(np.zeros(14))
 
     assert metres < 0.0
-    assert what == 'left/gripper_link to right/gripper_link'
+    assert what.startswith('left/gripper_link to right/')
 
 
 def test_start_and_sleep_poses_are_clear_of_the_stop_distance(model):

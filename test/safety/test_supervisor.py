@@ -502,6 +502,59 @@ def test_stops_before_the_clearance_is_gone_and_may_move_away():
     lab.assert_no_step()
 
 
+def test_approach_is_slowed_before_it_is_held():
+    wall, slow, stop = 1.4, 0.4, 0.1
+    lab = Lab(
+        distance=lambda q: (wall - q[0], 'waist and wall'), clearance=stop, slow_clearance=slow
+    ).active()
+    for _ in range(400):
+        lab.target = np.minimum(lab.target + [PERIOD, 0.0, 0.0], [1.35, 1.0, 1.0])
+        output = lab.tick()
+    way = np.array(lab.commands)[:, 0]
+    left, speed = wall - way[:-1], np.diff(way) / PERIOD
+    assert speed[left > slow + 0.1].max() >= 1.0 - 1e-6  # far away nothing
+    inside = (left < slow - 0.05) & (np.arange(len(left)) > 20)
+    assert speed[inside].max() < 0.25
+    share = (left[inside] - stop) / (slow - stop)
+    assert (speed[inside] <= 0.25 * share + 1e-3).all()
+    assert wall - way.max() >= stop - 1e-9
+    assert np.diff(speed[inside]).max() < 1e-3  # ever slower, without chatter
+    assert 'waist and wall near' in output.reason
+    lab.assert_no_step()
+    # and away from it at any speed
+    for _ in range(40):
+        lab.target = np.maximum(lab.target - [PERIOD, 0.0, 0.0], [0.4, -1.0, -1.0])
+        output = lab.tick()
+    assert np.diff(np.array(lab.commands)[-5:, 0]).min() < -0.9 * PERIOD
+    assert output.reason == ''
+    lab.assert_no_step()
+
+
+def test_motion_along_an_obstacle_is_not_slowed():
+    lab = Lab(
+        distance=lambda q: (1.0 - q[1], 'elbow and wall'), clearance=0.1, slow_clearance=2.0
+    ).active()
+    way = []
+    for _ in range(40):
+        lab.target = lab.target + [PERIOD, 0.0, 0.0]
+        way.append(lab.tick().command[0])
+    assert np.diff(way[10:]) == pytest.approx(PERIOD, abs=1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(st.floats(-2.5, 2.5), min_size=3, max_size=3), min_size=1, max_size=8))
+def test_clearance_is_kept_whatever_is_asked_for(targets):
+    def clearance(q):
+        return min(1.2 - q[0] - 0.3 * q[1], 1.5 + q[1])
+
+    lab = Lab(distance=clearance, clearance=0.1, slow_clearance=0.3).active()
+    for target in targets:
+        lab.target = np.array(target)
+        lab.tick(25)
+    assert min(clearance(c) for c in lab.commands) >= 0.1 - 1e-9
+    lab.assert_no_step()
+
+
 # --- parameters ------------------------------------------------------------------------------
 
 
