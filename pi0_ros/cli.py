@@ -14,11 +14,16 @@ COMMANDS = {
     'check': ('pi0_ros.check', 'pre-flight of a live system against a checkpoint'),
     'compare': ('pi0_ros.replay.compare', 'two replay results side by side'),
     'convert': ('pi0_ros.policy.convert', 'any known checkpoint into the one documented format'),
+    'dataset': ('pi0_ros.training.command', 'bags as a LeRobot data set; what is in one'),
     'demo': ('pi0_ros.demo', 'a simulated ALOHA under the policy, through the real nodes'),
+    'demonstrate': ('pi0_ros.training.demonstrate', 'scripted demonstrations in the simulator'),
+    'evaluate': ('pi0_ros.training.evaluate', 'success rate of a checkpoint in the simulator'),
+    'finetune': ('pi0_ros.training.finetune', 'train a checkpoint on bags and LeRobot data sets'),
     'inspect': ('pi0_ros.policy.inspect', 'what a checkpoint is and what it needs'),
     'make_checkpoint': ('pi0_ros.policy.make_checkpoint', 'a checkpoint with random weights'),
     'record': ('pi0_ros.record', 'a bag with everything that replay needs'),
     'replay': ('pi0_ros.replay.command', 'a recorded bag through policy and safety filter'),
+    'train': ('pi0_ros.training.train', 'a small pi0 from scratch, on demonstrations'),
 }
 
 EXIT_USAGE = 2

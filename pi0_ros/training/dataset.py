@@ -238,16 +238,15 @@ class ChunkDataset:
 
 def spread(values) -> dict[str, list[float]]:
     """
-    Return mean, std and the 1 and 99 per cent quantiles of each column.
+    Return each column's mean, std, 1 and 99 per cent quantiles, and what other modes need.
 
     :param values: float [n, dof].
     """
     values = np.asarray(values, dtype=np.float64)
-    q01, q99 = np.quantile(values, [0.01, 0.99], axis=0)
-    return {
-        'mean': values.mean(0).tolist(), 'std': values.std(0).tolist(),
-        'q01': q01.tolist(), 'q99': q99.tolist(),
-    }  # fmt: skip
+    rows = {'mean': values.mean(0), 'std': values.std(0)}
+    shares = {'q01': 0.01, 'q99': 0.99, 'min': 0.0, 'max': 1.0, 'q10': 0.1, 'q90': 0.9}
+    rows |= dict(zip(shares, np.quantile(values, list(shares.values()), axis=0)))
+    return {key: row.tolist() for key, row in rows.items()}
 
 
 def statistics(data: ChunkDataset, adapter=None, delta_mask=None) -> dict[str, dict]:
@@ -259,7 +258,7 @@ def statistics(data: ChunkDataset, adapter=None, delta_mask=None) -> dict[str, d
 
     :param adapter: an ``AlohaAdapter`` where the model lives in pi's space.
     :param delta_mask: bool [dof]: which actions are relative to the state; None: none.
-    :return: ``state`` and ``actions``, each with mean, std, q01 and q99.
+    :return: ``state`` and ``actions``, each with mean, std, q01, q99, min, max, q10 and q90.
     """
     from pi0_ros.policy.aloha import delta_from_absolute
 

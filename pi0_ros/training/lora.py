@@ -58,6 +58,21 @@ def freeze(model, what: str = 'none') -> int:
     return trainable(model)
 
 
+def leave_unread(model, config) -> None:
+    """
+    Freeze what no output depends on: all of the last prefix layer but its keys and values.
+
+    They would never get a gradient, for which training on several processes waits.
+
+    :param model: ``Pi0Model``, or peft's model around one.
+    """
+    last = f'text.layers.{config.text.depth - 1}.'
+    unread = (*(f'{last}{name}.' for name in ('out', 'norm2', 'gate_up', 'down')), 'text.norm.')
+    for name, parameter in model.named_parameters():
+        if name.removeprefix('base_model.model.').startswith(unread):
+            parameter.requires_grad_(False)
+
+
 def trainable(model) -> int:
     """Return how many parameters of a model learn."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -170,27 +185,6 @@ def merge(adapted):
     model = adapted.merge_and_unload()
     model.requires_grad_(False)
     return model.eval()
-
-
-def merge_checkpoint(base, adapters, out) -> Path:
-    """
-    Write a checkpoint with adapters merged into it, in the documented format.
-
-    :param base: folder of the checkpoint that they were trained on, its files beside the weights
-        are taken over; a ``norm_stats.json`` beside the adapters replaces the base's.
-    :raises Pi0RosError: the adapters do not fit, or ``out`` holds a checkpoint already.
-    """
-    from pi0_ros.policy import Pi0Policy
-    from pi0_ros.training.finetune import deploy, with_statistics
-
-    policy = Pi0Policy.from_pretrained(base, no_normalization=True)
-    statistics = Path(adapters) / 'norm_stats.json'
-    if statistics.is_file():
-        from pi0_ros.policy.checkpoint import read_norm_stats
-
-        policy = with_statistics(policy, read_norm_stats(statistics))
-    policy.model = merge(load_adapters(policy.model, adapters))
-    return deploy(policy, out)
 
 
 def _peft():
