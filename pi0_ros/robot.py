@@ -194,7 +194,7 @@ class CameraSpec:
 
 @dataclass(frozen=True)
 class CollisionSpec:
-    """Distances [m] of the self-collision check: warn below the first, hold at the second."""
+    """Distances [m] of the self-collision check: slow below the first, hold at the second."""
 
     slow_distance: float = 0.08
     stop_distance: float = 0.03

@@ -165,6 +165,7 @@ def test_a_sender_that_wakes_up_again_sends_nothing_old(fresh):
 def test_a_killed_filter_publishes_nothing_and_waits_for_enable_when_restarted():
     with lab(new_domain()) as room:
         process = room.start_filter()
+        room.wait_for_state('ready', timeout=30.0)
         start_motion(room)
         process.kill()
         process.wait(10.0)
@@ -176,7 +177,7 @@ def test_a_killed_filter_publishes_nothing_and_waits_for_enable_when_restarted()
 
         room.statuses.clear()
         restarted = room.start_filter()
-        room.wait_for_state('ready', timeout=20.0)
+        room.wait_for_state('ready', timeout=30.0)
         wait_for(lambda: 'safety_filter: tick' in room.diagnostics, 10.0)
         room.diagnostics.clear()
         wait_for(lambda: 'safety_filter: tick' in room.diagnostics, 10.0, 'a second of ticks')
@@ -447,6 +448,7 @@ def test_a_signal_mid_motion_brings_the_arm_to_rest_and_ends_cleanly(signals):
 
         for number in signals:
             process.send_signal(number)
+            time.sleep(0.02)  # two at once would arrive as one
 
         assert process.wait(5.0) == 0
         commands = room.commands()
