@@ -690,6 +690,8 @@ def _what_file(path: Path) -> str:
         if 'dataset_repo_id' in text:
             return 'an old LeRobot policy configuration (hydra), which is not supported'
         return 'YAML'
+    if path.name.endswith('norm_stats.json'):
+        return "openpi's statistics; give them as statistics= beside a checkpoint"
     return path.suffix.lstrip('.') or 'no folder'
 
 

@@ -12,6 +12,8 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from pi0_ros.errors import Pi0RosError
 from pi0_ros.policy.checkpoint import (
     ALOHA_DELTA_MASK,
@@ -89,7 +91,12 @@ def describe(
 def _widths(statistics) -> str:
     """Return the dimensions that statistics are for; what cannot be read is said so."""
     try:
-        return ', '.join(f'{live_width(group)} {name}' for name, group in statistics.items())
+        return ', '.join(
+            f'{name} {live_width(group)}'
+            + (f' (padded to {longest})' if longest > live_width(group) else '')
+            for name, group in statistics.items()
+            for longest in [max((np.size(v) for v in group.values() if v is not None), default=0)]
+        )
     except Pi0RosError as error:
         return str(error)
 

@@ -96,7 +96,7 @@ class Normalizer:
             raise StatisticsError(f'statistics of {name}: spread of dimension {bad} is negative')
         if width is not None:
             live = live_width(statistics)
-            if len(offset) < width or (len(offset) > width and live > width):
+            if len(offset) < width or (len(offset) > width and live != width):
                 raise StatisticsError(
                     f'statistics of {name} have {live} dimensions, the robot has {width} joints; '
                     'they belong to another robot'
