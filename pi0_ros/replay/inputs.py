@@ -52,7 +52,7 @@ class Inputs:
             raise BagError(f'{bag.path}: the bag holds no messages; nothing to replay{why}')
         self._namespace = topic_name(namespace).rstrip('/')
         plain = not (mapping or joint_states or self._namespace)
-        below = common_namespace(bag, robot) if plain else ''
+        below = common_namespace(bag, robot, with_cameras) if plain else ''
         if below:
             raise BagError(
                 f"{bag.path}: the topics of robot '{robot.name}' lie below {below} in this bag; "
@@ -140,17 +140,23 @@ class Inputs:
         return f'{text} and no topic of type {" or ".join(kinds)}'
 
 
-def common_namespace(bag: Bag, robot: RobotSpec) -> str:
-    """Return the namespace below which all of a robot's topics lie in a bag; '' if not so."""
+def common_namespace(bag: Bag, robot: RobotSpec, with_cameras: bool) -> str:
+    """Return the one namespace below which all that a robot needs lies in a bag; '' if not so."""
     have = {t.name for t in bag.topics.values() if t.count != 0}
-    wanted = [topic_name(topic) for topic, _ in robot.joint_state_sources]
-    first = wanted[0]
-    for name in sorted(have):
-        if name != first and name.endswith(first):
-            prefix = name[: -len(first)]
-            if all(f'{prefix}{topic}' in have for topic in wanted):
-                return '' if first in have else prefix
-    return ''
+    joints = [topic_name(topic) for topic, _ in robot.joint_state_sources]
+    cameras = [
+        topic_name(camera.topic).removesuffix('/compressed')
+        for camera in robot.cameras.values() if camera.required and with_cameras
+    ]  # fmt: skip
+    if joints[0] in have:
+        return ''
+    found = [
+        prefix
+        for prefix in (n[: -len(joints[0])] for n in sorted(have) if n.endswith(joints[0]))
+        if all(f'{prefix}{topic}' in have for topic in joints)
+        and all({f'{prefix}{c}', f'{prefix}{c}/compressed'} & have for c in cameras)
+    ]
+    return found[0] if len(found) == 1 else ''
 
 
 def _topic_list(bag: Bag) -> str:

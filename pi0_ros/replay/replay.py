@@ -419,7 +419,8 @@ class _Run:
                 due += every
             self._advance(self._seconds(received))
             self._feed(topic, received, data)
-            if due is None and topic in self.inputs.cameras:
+            told = self.prompt.strip() or not self.inputs.prompt
+            if due is None and told and topic in self.inputs.cameras:
                 stamp, problems = self.buffer.judge(received + self.offset)
                 if stamp is not None:
                     due = received
@@ -427,6 +428,8 @@ class _Run:
                     self.waited = problems
             self._finish_chunks()
             yield self._seconds(received)
+        if due is None and not self.waited:
+            self._need_prompt()
 
     waited: Mapping[str, str] = {}
 
@@ -572,8 +575,7 @@ class _Run:
         :param before: for guidance, the motion under way [k, dof] and how many of its rows are
             frozen; None: those of the rollout.
         """
-        if not self.prompt.strip():
-            raise Pi0RosError("no instruction: give --prompt (the bag has no 'prompt' message)")
+        self._need_prompt()
         observation = replace(observation, prompt=self.prompt)
         if self.prompt not in self.prompts and len(self.prompts) < 20:
             self.prompts.append(self.prompt)
@@ -620,6 +622,10 @@ class _Run:
             self._reject(time_s, str(error))
             return None, observation
         return chunk, observation
+
+    def _need_prompt(self) -> None:
+        if not self.prompt.strip():
+            raise Pi0RosError("no instruction: give --prompt (the bag has no 'prompt' message)")
 
     def _policy_failed(self, time_s: float, error: Exception) -> None:
         """Count an error of the policy; end the run after a few in a row."""

@@ -64,7 +64,7 @@ def chunk(ns, label, names, actions, dt=0.02):
     )
 
 
-def published(messages, observations, predict, seed=7, delay=30_000_000):
+def published(messages, observations, predict, seed=7, delay=30_000_000, frozen=None):
     """Return the messages with the chunks that a node would have published of observations."""
     out = list(messages)
     for sequence, observation in enumerate(observations):
@@ -73,6 +73,7 @@ def published(messages, observations, predict, seed=7, delay=30_000_000):
             actions, actions.shape[1], stamp_ns=observation.stamp_ns, sequence=sequence, seed=seed,
             image_stamps_ns=observation.image_stamps_ns,
             joint_stamps_ns=observation.joint_stamps_ns,
+            frozen_rows=frozen if sequence else None,
         )  # fmt: skip
         names = [f'joint_{i}' for i in range(actions.shape[1])]
         message = chunk(observation.stamp_ns, chunk_label(made), names, made.actions)
