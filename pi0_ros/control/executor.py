@@ -24,7 +24,8 @@ stream: nothing is handed out until a new chunk arrives.
 
 Stalls. A caller that comes late by up to ``lead`` gets every setpoint that it missed at once, due
 at even times. When it is later than that, rows are neither skipped nor sent in the past: due times
-move on to ``now + lead``, and the arm pauses instead of jumping.
+move on to ``now + lead``, and the arm pauses instead of jumping: the last setpoint is repeated
+once, as the place where motion begins again.
 """
 
 from __future__ import annotations
@@ -131,6 +132,7 @@ class ChunkExecutor:
         self._tick = 0
         self._haste = False  # the next setpoint is a new chunk's first
         self._since_haste = 0
+        self._dry = False  # the last setpoint repeated the one before for want of rows
         self._sent.clear()
 
     # -- chunks ---------------------------------------------------------------------------------
@@ -220,6 +222,7 @@ class ChunkExecutor:
         with self._lock:
             if self._anchor is None:
                 return []
+            out = []
             late = now - (self._due(self._tick) - self.lead)
             if late > self.period / 2:
                 self._counts['ticks_late'] += 1
@@ -227,7 +230,8 @@ class ChunkExecutor:
             if late > self.lead + TOLERANCE_S and late > self.period:
                 self._counts['stalls'] += 1
                 self._anchor, self._tick = now + self.lead, 0
-            out = []
+                if self._sent:
+                    out.append(self._repeated())
             while self._due(self._tick) - self.lead <= now + TOLERANCE_S:
                 out.append(self._next_setpoint())
             if self._haste:
@@ -276,19 +280,23 @@ class ChunkExecutor:
         return rows
 
     def _next_setpoint(self) -> Setpoint:
-        due = self._due(self._tick)
+        if self._cursor >= len(self._plan):
+            self._counts['dry_runs'] += not self._dry
+            self._dry = True
+            return self._repeated()
+        self._dry = False
+        row = self._next_row()
+        self._cursor += 1
+        return self._put(self._plan[self._cursor - 1], self._chunk.sequence, row)
+
+    def _repeated(self) -> Setpoint:
+        last = self._sent[-1]
+        self._counts['holds'] += 1
+        return self._put(last.positions, last.sequence, last.row, holding=True)
+
+    def _put(self, positions, sequence: int, row: float, holding: bool = False) -> Setpoint:
+        setpoint = Setpoint(self._due(self._tick), positions, sequence, row, holding)
         self._tick += 1
-        holding = self._cursor >= len(self._plan)
-        if holding:
-            last = self._sent[-1]
-            self._counts['holds'] += 1
-            self._counts['dry_runs'] += not last.holding
-            setpoint = Setpoint(due, last.positions, last.sequence, last.row, True)
-        else:
-            setpoint = Setpoint(
-                due, self._plan[self._cursor], self._chunk.sequence, self._next_row()
-            )
-            self._cursor += 1
         self._counts['setpoints'] += 1
         self._since_haste += 1
         self._sent.append(setpoint)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pi0_ros.control import ActionChunk, Blend, ChunkExecutor, DelayEstimate, Switch
 from pi0_ros.errors import Pi0RosError
+from pi0_ros.safety import Playout
 
 
 def make(rate=50.0, policy_rate=None, stitcher=None, horizon=25, lead=None, dof=1):
@@ -201,12 +202,33 @@ def test_longer_stall_pauses_the_motion_and_skips_no_row(stall):
     executor = make(lead=0.04)
     executor.install(ramp(), 0.0)
     sent = run(executor, 0.0, 0.2) + run(executor, 0.2 + stall, 0.4 + stall)
-    np.testing.assert_allclose(values(sent), 0.001 * np.arange(len(sent)), atol=1e-7)
+    moving = [s for s in sent if not s.holding]
+    np.testing.assert_allclose(values(moving), 0.001 * np.arange(len(moving)), atol=1e-7)
+    (repeated,) = [k for k, s in enumerate(sent) if s.holding]
+    assert values(sent)[repeated] == values(sent)[repeated - 1]
     status = executor.status(0.4 + stall)
-    assert status.stalls == 1 and status.worst_late == pytest.approx(stall, abs=0.03)
+    assert (status.stalls, status.dry_runs, status.holds) == (1, 0, 1)
+    assert status.worst_late == pytest.approx(stall, abs=0.03)
     gaps = np.diff([s.due for s in sent])
     assert sorted(gaps)[-1] == pytest.approx(stall, abs=0.05)
     assert (np.sort(gaps)[:-1] < 0.0201).all() and (gaps > 0.0199).all()
+
+
+def test_after_a_stall_the_filter_plays_no_step_larger_than_before():
+    """Whatever the phase of its ticks; the pause itself is played as standing still."""
+    for stall in np.arange(0.045, 0.4, 0.0137):
+        executor, playout, positions = make(lead=0.04), Playout(0.04, 0.1), []
+        executor.install(ramp(), 0.0)
+        for tick in range(600):
+            now = tick * 0.001
+            if not 0.2 <= now < 0.2 + stall:
+                for setpoint in executor.poll(now):
+                    playout.add(now, setpoint.due, setpoint.positions)
+            if tick % 20 == 7 and now > 0.05:
+                positions.append(playout.sample(now).position[0])
+        steps = np.diff(positions)
+        assert executor.status(0.6).stalls == 1
+        assert steps.max() < 0.00102 and steps.min() > -1e-9
 
 
 def test_clear_ends_the_stream_and_forgets_what_was_sent():
