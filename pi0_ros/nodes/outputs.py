@@ -152,7 +152,8 @@ class Outputs:
 
     def __init__(self, robot: RobotSpec, lower: Sequence[float], upper: Sequence[float]):
         self._names = robot.joint_names
-        lower, upper = np.asarray(lower, float), np.asarray(upper, float)
+        turning = [joint.continuous for joint in robot.joints]  # they have no bound to keep
+        lower, upper = np.where(turning, -np.inf, lower), np.where(turning, np.inf, upper)
         self._adapters = [
             ADAPTERS[arm.output.kind](arm, lower, upper)
             for arm in robot.arms

@@ -153,5 +153,11 @@ def _urdf_limits(xml: str) -> dict[str, tuple[float, float, float]]:
         low, high, speed = values
         if kind == 'continuous':
             low, high = -math.inf, math.inf
-        limits[joint.get('name')] = (low, high, speed if speed > 0.0 else math.inf)
+        name = joint.get('name')
+        if low > high or speed < 0.0:
+            raise LimitsError(
+                f"robot_description: joint '{name}': limits lower={low} upper={high} "
+                f'velocity={speed} make no sense; correct the URDF'
+            )
+        limits[name] = (low, high, speed if speed > 0.0 else math.inf)  # zero: not given
     return limits

@@ -36,6 +36,8 @@ HASTY_SHARE = 8
 SLEW = 0.01
 """Largest share by which the anchor may bend time; steps stay within one per cent of even."""
 
+TURN = 2.0 * math.pi
+
 QUEUE_LENGTH = 256
 """Setpoints kept: five seconds at 50 Hz; a lead is two ticks."""
 
@@ -58,10 +60,18 @@ class Playout:
     :param lead: seconds that setpoints are sent ahead of their due time.
     :param max_gap: seconds between neighbours beyond which nothing is interpolated.
     :param fastest: float [dof], speed limits, by which spikes are told from motion.
+    :param continuous: bool [dof]: joints whose setpoints are an angle, whatever the turn.
     """
 
-    def __init__(self, lead: float, max_gap: float, fastest: np.ndarray | float = math.inf):
+    def __init__(
+        self,
+        lead: float,
+        max_gap: float,
+        fastest: np.ndarray | float = math.inf,
+        continuous: np.ndarray | None = None,
+    ):
         self._lead, self._max_gap, self._fastest = float(lead), float(max_gap), fastest
+        self._turning = continuous if continuous is not None and continuous.any() else None
         self.counters = {
             'late': 0, 'duplicate': 0, 'out of order': 0, 'after a time leap': 0,
             'dropped as spikes': 0,
@@ -96,6 +106,10 @@ class Playout:
             self.flush()
             self._offset, self._moved = arrival, now
         self._offsets.append((now, arrival))
+        if self._turning is not None and self._positions:
+            turns = np.round((self._positions[-1] - position)[self._turning] / TURN)
+            position = position.copy()
+            position[self._turning] += TURN * turns
         if self._dues and due <= self._dues[-1]:
             if due in self._dues:
                 self.counters['duplicate'] += 1

@@ -30,7 +30,7 @@ import numpy as np
 from pi0_ros.errors import Pi0RosError
 from pi0_ros.safety.filter import Report, SafetyFilter
 from pi0_ros.safety.limits import Limits
-from pi0_ros.safety.playout import Playout
+from pi0_ros.safety.playout import TURN, Playout
 
 STEADY_SAMPLES = 5
 """Measured poses that must agree before one is believed; drivers begin with uninitialised ones."""
@@ -40,6 +40,13 @@ STEADY_DISTANCE = 0.05
 
 STEADY_TIME_S = 0.05
 """Shortest time that they must span: five copies of one reading are one reading."""
+
+PLAUSIBLE_BEYOND = 0.25
+"""
+Share of its range by which a joint may be measured outside of its limits.
+
+A little is calibration, or an arm that was pushed there; this much is other units, or another arm.
+"""
 
 SENTINEL = 0.0
 """A whole arm at exactly this is memory that was never read into, not a pose."""
@@ -155,7 +162,14 @@ class SafetySupervisor:
             raise Pi0RosError('; '.join(faults))
         self.limits = limits
         self._filter = SafetyFilter(limits, period, squeeze)
-        self._playout = Playout(setpoint_lead, command_timeout, limits.velocity)
+        self._playout = Playout(
+            setpoint_lead, command_timeout, limits.velocity, limits.continuous
+        )
+        beyond = PLAUSIBLE_BEYOND * np.where(
+            limits.continuous, np.inf, limits.upper - limits.lower
+        )
+        self._plausible = limits.lower - beyond, limits.upper + beyond
+        self._turning = limits.continuous if limits.continuous.any() else None
         self._period = period
         self._command_timeout, self._state_timeout = command_timeout, state_timeout
         self._tracking_error, self._tracking_time = bounds, tracking_time
@@ -192,9 +206,18 @@ class SafetySupervisor:
             return self._refuse_pose(
                 f'every arm joint is measured at exactly {SENTINEL}: not read yet (sentinel)'
             )
-        if self._pose is not None and np.abs(pose - self._pose)[self._gated].max(
-            initial=0.0
-        ) > STEADY_DISTANCE:
+        lowest, highest = self._plausible
+        outside = (pose < lowest) | (pose > highest)
+        if outside.any():
+            i = int(outside.argmax())
+            return self._refuse_pose(
+                f'{self.limits.names[i]} is measured at {pose[i]:.3f}, far outside its limits '
+                f'{self.limits.lower[i]:g} to {self.limits.upper[i]:g}: check its units'
+            )
+        if self._pose is not None and (
+            now - self._pose_at > self._state_timeout
+            or np.abs(self._way(pose, self._pose))[self._gated].max(initial=0.0) > STEADY_DISTANCE
+        ):
             self._restart_steadiness()
         self._pose, self._pose_at = pose, now
         if self._steady_since is None:
@@ -331,10 +354,7 @@ class SafetySupervisor:
         if self._pose is None or not self._commanded or now - self._pose_at > self._state_timeout:
             self._astray_since = None
             return
-        error = np.abs(self._filter.command - self._pose)
-        if self.limits.continuous.any():
-            turn = (error + math.pi) % (2.0 * math.pi) - math.pi
-            error = np.where(self.limits.continuous, np.abs(turn), error)
+        error = np.abs(self._way(self._filter.command, self._pose))
         worst = int(np.argmax(error / self._tracking_error))
         if error[worst] <= self._tracking_error[worst]:
             self._astray_since = None
@@ -356,7 +376,8 @@ class SafetySupervisor:
             return self._filter.brake()  # enabled, and nothing due yet: stay
         target, velocity = sample.position, sample.velocity
         if self.state is State.RAMPING_IN:
-            away = np.abs(target - self._filter.command)[self._gated]
+            gap = self._way(target, self._filter.command)
+            away = np.abs(gap)[self._gated]
             farthest = float(away.max(initial=0.0))
             if not self._approaching and farthest > self._start_distance:
                 joint = np.array(self.limits.names)[self._gated][int(np.argmax(away))]
@@ -367,12 +388,12 @@ class SafetySupervisor:
                 self._approaching = True
                 self._reason = f'{far}; approaching at {self._start_speed:g} per s'
                 self._say(self._reason)
-            if not self._approaching or self._all_met(target - self._filter.command):
+            if not self._approaching or self._all_met(gap):
                 self._go(State.ACTIVE, '')
         if self.state is State.RAMPING_IN:
             step = self._start_speed * self._period
             here = self._filter.command
-            slow = np.clip(target - here, -step, step)
+            slow = np.clip(gap, -step, step)
             target = np.where(self._met, target, here + slow)
             velocity = np.where(self._met, velocity, slow / self._period)
         elif not sample.ahead:
@@ -389,7 +410,7 @@ class SafetySupervisor:
         if self._last_setpoint is not last:
             self._last_setpoint = last
             stop, velocity = self._filter.stop_position, self._filter.velocity
-            self._end = np.where((stop - last) * velocity > 0.0, stop, last)
+            self._end = np.where(self._way(stop, last) * velocity > 0.0, stop, last)
         return self._end
 
     def _all_met(self, gap: np.ndarray) -> bool:
@@ -458,16 +479,23 @@ class SafetySupervisor:
         if self._ease_to is not None:
             target = np.where(self._gated, self._ease_to, self._filter.command)
             command, report = self._filter.step(target, self._pose, np.zeros(self.limits.dof))
-            if np.abs(command - target).max() < 1e-6 and self._filter.at_rest:
+            if np.abs(self._way(command, target)).max() < 1e-6 and self._filter.at_rest:
                 self._ease_to = None
             return command, report
         command, report = self._filter.brake()
         if self._filter.at_rest and self._pose is not None:
-            away = np.abs(command - self._pose) > self._tracking_error
+            away = np.abs(self._way(command, self._pose)) > self._tracking_error
             self._commanded = not away.any()
         return command, report
 
     # -- helpers ------------------------------------------------------------------------------
+
+    def _way(self, to: np.ndarray, start: np.ndarray) -> np.ndarray:
+        """Return ``to - start``, the short way round where a joint turns without end."""
+        way = to - start
+        if self._turning is not None:
+            way[self._turning] -= TURN * np.round(way[self._turning] / TURN)
+        return way
 
     def _restart_steadiness(self) -> None:
         self._steady_count = 0
@@ -507,7 +535,8 @@ class SafetySupervisor:
         """Begin from the last command where the arm still stands there, else from the pose."""
         here = self._filter.command
         near = self._commanded and self._filter.at_rest and (
-            np.abs(here - self._pose) <= np.minimum(self._tracking_error, 2.0 * STEADY_DISTANCE)
+            np.abs(self._way(here, self._pose))
+            <= np.minimum(self._tracking_error, 2.0 * STEADY_DISTANCE)
         )[self._gated].all()
         if not near:
             self._filter.reset(self._pose)

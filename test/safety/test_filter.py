@@ -139,6 +139,7 @@ def test_lasting_step_is_slewed_at_the_limit_without_overshoot(rates):
 
 
 def test_spike_leaves_no_more_than_one_limited_step():
+    """Field report B66."""
     t = PERIOD * np.arange(200)
     clean = 0.3 * t
     spiked = clean.copy()
@@ -149,6 +150,7 @@ def test_spike_leaves_no_more_than_one_limited_step():
 
 
 def test_target_beyond_a_limit_gives_a_constant_command_at_the_limit():
+    """Field reports B69, B70."""
     safety = started(0.0)
     commands = []
     for k in range(300):
@@ -164,6 +166,7 @@ def test_target_beyond_a_limit_gives_a_constant_command_at_the_limit():
 
 
 def test_begun_outside_moves_back_in_only():
+    """Field report B69."""
     outwards = play(started(2.05), [2.5] * 50)[:, 0]
     assert outwards.max() <= 2.05
     inwards = play(started(2.05), [1.0] * 200)[:, 0]
@@ -176,6 +179,7 @@ def test_begun_outside_moves_back_in_only():
 
 
 def test_lagging_measurement_does_not_throttle():
+    """Field report B67."""
     safety = started(0.0)
     targets = 0.9 * (1.0 - np.cos(1.5 * PERIOD * np.arange(1000)))
     commands = [safety.step([target], [target - 0.05])[0][0] for target in targets]
@@ -225,6 +229,7 @@ def test_period_must_be_above_zero(period):
 
 
 def test_continuous_joint_goes_the_short_way_and_a_bounded_one_never_through_its_stop():
+    """Field report B20."""
     turning = started(-3.1414, lower=-math.pi, upper=math.pi, continuous=[True])
     command, report = turning.step([3.1420])
     assert command[0] == pytest.approx(-3.1414 + (3.1420 + 3.1414 - 2.0 * math.pi), abs=1e-9)
@@ -237,6 +242,9 @@ def test_continuous_joint_goes_the_short_way_and_a_bounded_one_never_through_its
 
 
 def test_joints_are_limited_one_by_one():
+    """Field report B68: per joint, as docs/safety.md says; each is on its target the soonest."""
+    step = play(started([0.0, 0.0], jerk=1e9, acceleration=1e6, velocity=2.5), [[0.10, 0.01]])
+    assert step[0] == pytest.approx([0.05, 0.01], abs=1e-6)
     alone = play(started(0.0), [0.5] * 50)[:, 0]
     both = play(started([0.0, 0.0]), [[0.5, 1e-4]] * 50)
     assert both[:, 0].tolist() == alone.tolist()
@@ -244,8 +252,9 @@ def test_joints_are_limited_one_by_one():
 
 
 def test_squeeze_limit_keeps_a_gripper_near_its_measured_opening():
+    """Field report B76: sixty seconds closed on an object."""
     safety = started([0.4, 0.0], squeeze={'joint_0': 0.1})
-    for _ in range(300):
+    for _ in range(3000):
         command, report = safety.step([-1.0, 0.0], [0.4, 0.0])
         assert command[0] >= 0.3 - 1e-9
     assert command[0] == pytest.approx(0.3, abs=1e-6)

@@ -51,6 +51,7 @@ def test_lower_above_upper_is_refused():
 
 @pytest.mark.parametrize('bound', list(GOOD))
 def test_one_value_too_few_is_refused_and_lists_the_joints(bound):
+    """Field report B65."""
     with pytest.raises(Pi0RosError, match=f'{bound} has 1 values for 2 joints .*left/finger'):
         limits(**{bound: GOOD[bound][:1]})
 
@@ -109,6 +110,9 @@ def test_continuous_joint_of_the_urdf_bounds_speed_alone():
         (urdf(joint('tail', lower=0, upper=1, velocity=1)), 'none of the joints .*it has tail'),
         (urdf(joint('left/waist', lower='nan', upper=1, velocity=1)), "lower='nan'"),
         (urdf(joint('left/waist', lower=3.0, upper=4.0, velocity=1)), 'left/waist: .*nothing'),
+        (urdf(joint('left/waist', lower=1.0, upper=-1.0, velocity=1)), 'left/waist.*no sense'),
+        (urdf(joint('left/waist', lower=-1.0, upper=1.0, velocity=-2)), 'velocity=-2.0.*no sense'),
+        (urdf(joint('left/waist', lower=-1.0, upper=1.0, velocity='3,1')), "velocity='3,1'"),
     ],
 )
 def test_what_is_no_usable_urdf_is_refused_by_what_it_is(text, said):
@@ -122,6 +126,19 @@ def test_real_urdf_narrows_the_aloha_arms(shared_dir):
     made = robot.narrowed_by_urdf(text, prefixes=('left/', 'right/'))
     assert np.all(made.lower >= robot.lower) and np.all(made.upper <= robot.upper)
     assert made.upper[1] == pytest.approx(1.25664, abs=1e-4)
+
+
+def test_urdf_with_mimic_fixed_and_limitless_joints_narrows_what_it_can():
+    text = urdf(
+        joint('finger', 'prismatic', lower=0.021, upper=0.057, velocity=0.0),  # 0: not given
+        '<joint name="right_finger" type="prismatic"><limit lower="-0.057" upper="-0.021"/>'
+        '<mimic joint="left/finger" multiplier="-1"/></joint>',
+        '<joint name="left/waist" type="revolute"><axis xyz="0 0 1"/></joint>',
+        '<joint name="base" type="fixed"/>',
+    )
+    made = limits().narrowed_by_urdf(text, prefixes=('left/',))
+    assert (made.lower[0], made.upper[0]) == (-1.0, 2.0)
+    assert (made.lower[1], made.upper[1], made.velocity[1]) == (0.021, 0.057, 1.0)
 
 
 @pytest.mark.parametrize('name', ['bimanual_viperx_transfer_cube.xml', 'vx300s_left.xml'])

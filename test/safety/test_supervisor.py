@@ -21,11 +21,11 @@ POSE = np.array([0.4, -0.6, 0.1])
 class Lab:
     """An arm that follows perfectly, a sender, and a supervisor between them."""
 
-    def __init__(self, **parameters):
+    def __init__(self, limits=LIMITS, pose=POSE, **parameters):
         parameters = {'tracking_error': [0.3, 0.3, math.inf], **parameters}
-        self.supervisor = SafetySupervisor(LIMITS, PERIOD, **parameters)
-        self.now, self.pose = 100.0, POSE.copy()
-        self.target = POSE.copy()
+        self.supervisor = SafetySupervisor(limits, PERIOD, **parameters)
+        self.now, self.pose = 100.0, np.array(pose)
+        self.target = np.array(pose)
         self.sending, self.measuring, self.following = False, True, True
         self.commands: list[np.ndarray] = []
         self.events: list[str] = []
@@ -304,6 +304,7 @@ def test_no_measured_pose_holds():
 
 
 def test_joint_that_does_not_follow_stops_and_latches_with_its_name():
+    """Field reports B63, B75: a fault ends at the measured pose, without a step."""
     lab = Lab(tracking_time=0.2).active()
     lab.following = False
     frozen = lab.pose.copy()
@@ -345,6 +346,7 @@ def test_motor_error_stops_and_latches():
 
 
 def test_stop_brakes_from_the_last_command_and_latches():
+    """Field report B63: an ordinary stop holds what was commanded, not what was measured."""
     lab = Lab().moving()
     last = lab.commands[-1]
     lab.supervisor.stop(lab.now, 'pressed')
