@@ -28,7 +28,8 @@ def data_files():
 
 NODES = ('policy_node', 'safety_filter', 'sim_robot', 'trajectory_markers')
 COMMANDS = (
-    'check', 'compare', 'convert', 'demo', 'inspect', 'make_checkpoint', 'record', 'replay',
+    'check', 'compare', 'convert', 'dataset', 'demo', 'demonstrate', 'evaluate', 'finetune',
+    'inspect', 'make_checkpoint', 'record', 'replay', 'train',
 )  # fmt: skip
 
 

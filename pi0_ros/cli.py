@@ -26,6 +26,8 @@ COMMANDS = {
     'train': ('pi0_ros.training.train', 'a small pi0 from scratch, on demonstrations'),
 }
 
+DESCRIPTION = 'Run pi0 policies on physical arms with ROS 2: prepare, check, record, replay, train.'
+
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
@@ -37,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     A mistake of the user's ends with one sentence on stderr and exit code 2.
     """
     argv = sys.argv[1:] if argv is None else argv
-    parser = argparse.ArgumentParser(prog='pi0_ros', description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog='pi0_ros', description=DESCRIPTION)
     parser.add_argument('--version', action='version', version=f'pi0_ros {__version__}')
     commands = parser.add_subparsers(dest='command', metavar='command')
     chosen = next((word for word in argv if not word.startswith('-')), None)
