@@ -26,7 +26,7 @@ COMMANDS = {
     'train': ('pi0_ros.training.train', 'a small pi0 from scratch, on demonstrations'),
 }
 
-DESCRIPTION = 'Run pi0 policies on physical arms with ROS 2: prepare, check, record, replay, train.'
+DESCRIPTION = 'Run pi0 policies on physical arms with ROS 2: check, record, replay, train.'
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
