@@ -158,9 +158,7 @@ def node_graph(settings: Settings) -> list[Process]:
     graph.append(Process('safety_filter', 'safety_filter', {**common, **filter_parameters}))
     graph.append(Process('policy_node', 'policy_node', {**common, **policy}, required=False))
     if settings.markers:
-        graph.append(
-            Process('trajectory_markers', 'trajectory_markers', dict(common), required=False)
-        )
+        graph += marker_processes(robot, common)
     if settings.rviz:
         graph += rviz_processes(robot, simulated)
     if settings.record:
@@ -180,6 +178,13 @@ def node_graph(settings: Settings) -> list[Process]:
         Process(**{**vars(p), 'parameters': {**p.parameters, **settings.extra.get(p.name, {})}})
         for p in graph
     ]
+
+
+def marker_processes(robot: RobotSpec, parameters: Mapping[str, object]) -> list[Process]:
+    """Return what draws the predicted paths; nothing for a robot without URDF."""
+    if not robot.urdf:
+        return []
+    return [Process('trajectory_markers', 'trajectory_markers', dict(parameters), required=False)]
 
 
 def rviz_processes(robot: RobotSpec, simulated: bool) -> list[Process]:
@@ -214,8 +219,8 @@ def rviz_graph(values: Mapping[str, str]) -> list[Process]:
     """Return RViz, the robot's description and the predicted paths."""
     simulated = values['use_sim_time'] == 'true'
     common = {'robot': values['robot'], 'use_sim_time': simulated}
-    markers = Process('trajectory_markers', 'trajectory_markers', common, required=False)
-    return [markers, *rviz_processes(RobotSpec.load(values['robot']), simulated)]
+    robot = RobotSpec.load(values['robot'])
+    return [*marker_processes(robot, common), *rviz_processes(robot, simulated)]
 
 
 REPLAY_ARGUMENTS = (
@@ -253,7 +258,7 @@ def replay_graph(values: Mapping[str, str]) -> list[Process]:
     if values['checkpoint']:
         parameters = {k: values[k] for k in ('checkpoint', 'prompt', 'device')}
         graph.append(Process('policy_node', 'policy_node', {**common, **parameters}))
-    graph.append(Process('trajectory_markers', 'trajectory_markers', common, required=False))
+    graph += marker_processes(robot, common)
     if values['rviz'] == 'true':
         graph += rviz_processes(robot, simulated=True)
     return graph

@@ -15,6 +15,7 @@ from pi0_ros.bringup import (
     rviz_graph,
 )
 from pi0_ros.errors import Pi0RosError
+from pi0_ros.resources import share_path
 
 
 def by_name(processes):
@@ -89,3 +90,18 @@ def test_replay_and_rviz_start_nothing_that_could_move_an_arm():
     play = next(process for process in graph if process.name == 'bag_player')
     assert play.command()[:3] == ['ros2', 'bag', 'play']
     assert not [word for word in play.arguments if 'commands' in word]
+
+
+def test_paths_are_drawn_only_for_a_robot_with_a_urdf(tmp_path):
+    arguments = {a.name: a.default or '' for a in REPLAY_ARGUMENTS}
+    lines = share_path('config/robots/aloha.yaml').read_text(encoding='utf-8').splitlines()
+    bare = tmp_path / 'bare.yaml'
+    bare.write_text('\n'.join(line for line in lines if not line.startswith('urdf:')))
+    for robot, drawn in (('aloha', True), (str(bare), False)):
+        graphs = (
+            node_graph(Settings(checkpoint='x', robot=robot)),
+            rviz_graph({'robot': robot, 'use_sim_time': 'false'}),
+            replay_graph({**arguments, 'bag': 'b', 'robot': robot}),
+        )
+        for graph in graphs:
+            assert ('trajectory_markers' in by_name(graph)) == drawn
