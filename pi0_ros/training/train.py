@@ -35,10 +35,17 @@ POCKET = {
 DRAWS = 2
 """Noises and flow times that each picture of a batch is trained with; the prefix runs once."""
 
-STATE_NOISE = 0.05
-"""Standard deviation of noise on the normalised state; keeps the policy from copying it."""
-STATE_DROPOUT = 0.1
-"""Share of samples that see no state at all, so that the images are looked at."""
+STATE_NOISE = 0.3
+"""Largest deviation of the noise on the normalised state; each sample draws its own below."""
+STATE_DROPOUT = 0.2
+"""
+Share of samples that see no state at all.
+
+Once an arm is on its way its joints tell where it is going, and a policy that believes them never
+corrects a wrong start: noise and dropout make it look at the pictures.
+"""
+START_S, START_WEIGHT = 1.7, 3.0
+"""Frames of an episode's first seconds are drawn this many times as often as others."""
 SMALLEST_STD = 0.02
 """A joint that hardly moves in the data would else make noise of its measurement huge [rad]."""
 CONTRAST = 40.0
@@ -79,6 +86,18 @@ class Demonstrations:
         last = self.ends[np.searchsorted(self.ends, starts, side='right')] - 1
         rows = np.minimum(starts[:, None] + np.arange(length), last[:, None])
         return self.actions[rows]
+
+    def frame_shares(self, seconds: float, weight: float) -> np.ndarray:
+        """
+        Return cumulative shares of the frames, for drawing them: float64 [frames], up to 1.
+
+        :param seconds: frames of this first part of each episode count ``weight`` times.
+        """
+        starts = np.concatenate([[0], self.ends[:-1]])
+        episode = np.searchsorted(self.ends, self.steps, side='right')
+        early = self.steps - starts[episode] < seconds * self.meta['rate']
+        shares = np.cumsum(np.where(early, weight, 1.0))
+        return shares / shares[-1]
 
 
 def spread(values: np.ndarray) -> dict[str, list[float]]:
@@ -195,6 +214,7 @@ def run(args: argparse.Namespace) -> int:
     if args.resume:
         first, losses = restore(args.out, model, optimizer, average)
     normal = {k: (np.array(v['mean']), np.array(v['std']) + 1e-6) for k, v in statistics.items()}
+    shares = data.frame_shares(START_S, START_WEIGHT)
     tokens, token_masks = prompt_tokens(data.meta['prompt'], config, args.batch)
     columns = ['[progress.description]{task.description}', *Progress.get_default_columns()[1:3],
                TimeRemainingColumn()]  # fmt: skip
@@ -204,11 +224,12 @@ def run(args: argparse.Namespace) -> int:
             # one generator per step: a resumed run draws what an uninterrupted one draws
             draw = np.random.default_rng((args.seed, step))
             torch.manual_seed(args.seed * 1_000_003 + step)
-            frames = np.sort(draw.integers(len(data.images), size=args.batch))
+            frames = np.sort(np.searchsorted(shares, draw.random(args.batch)))
             images = torch.from_numpy(data.images[frames].astype(np.float32) / 127.5 - 1.0)
             mean, std = normal['state']
             state = np.repeat((data.states[data.steps[frames]] - mean) / std, DRAWS, axis=0)
-            state = state + STATE_NOISE * draw.standard_normal(state.shape)
+            scale = STATE_NOISE * draw.random((len(state), 1))
+            state = state + scale * draw.standard_normal(state.shape)
             state[draw.random(len(state)) < STATE_DROPOUT] = 0.0
             mean, std = normal['actions']
             actions = (data.chunks(frames, config.chunk) - mean) / std
