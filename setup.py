@@ -75,6 +75,7 @@ setup(
     zip_safe=False,
     install_requires=[
         'setuptools',
+        'huggingface_hub>=0.23',
         'matplotlib>=3.5',
         'numpy>=1.22',
         'pillow>=9.1',
@@ -93,12 +94,12 @@ setup(
         'ros': ros_wheels('kilted'),
         'ros-jazzy': ros_wheels('jazzy'),
         'sim': SIM,
-        'jax': ['orbax-checkpoint>=0.6'],
+        'jax': ['tensorstore>=0.1.45'],
         'hardware': ['interbotix-xs-modules'],
         'train': TRAIN,
         'test': [
             *TRAIN, 'flake8', 'hypothesis>=6.100', 'import-linter>=2.0', 'pytest>=8',
-            'pytest-timeout', 'ruff==0.17.6',
+            'pytest-timeout', 'ruff==0.17.6', 'tensorstore>=0.1.45',
         ],
     },
     entry_points={

@@ -3,8 +3,7 @@
 ``pi0_ros convert``: any known checkpoint into the one documented format.
 
 Reads every safetensors layout that the model reads, and openpi's JAX parameters: an .npz of flat
-keys, or an orbax folder (with the extra ``pi0_ros[jax]``). One tensor is in memory at a time, an
-orbax folder's all.
+keys, or an orbax folder (with the extra ``pi0_ros[jax]``). One array is in memory at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -198,39 +197,68 @@ def read_jax(path: Path):
     """
     Return a mapping of flat keys to arrays from an .npz file or an orbax folder.
 
-    :raises Pi0RosError: it can't be read, or it is an orbax folder and orbax isn't installed
+    :raises Pi0RosError: it can't be read, or it is an orbax folder and tensorstore isn't installed
     """
     if path.is_file():
         try:
             return np.load(path, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise Pi0RosError(f'{path}: {error}; give an .npz of openpi parameters') from None
-    try:
-        import orbax.checkpoint as ocp
-    except ImportError:
-        raise Pi0RosError(
-            f"{path} is an orbax checkpoint; pip install 'pi0_ros[jax]' to read it"
-        ) from None
-    with ocp.PyTreeCheckpointer() as reader:
-        tree = reader.metadata(path)
-        tree = getattr(tree, 'item_metadata', tree)
-        tree = getattr(tree, 'tree', tree)
-        import jax
+    return OrbaxArrays(path)
 
-        arguments = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-        restored = reader.restore(path, restore_args=arguments)
-    flat: dict[str, np.ndarray] = {}
 
-    def walk(node, prefix: str):
-        for key, value in node.items():
-            name = f'{prefix}/{key}' if prefix else str(key)
-            if isinstance(value, dict):
-                walk(value, name)
-            else:
-                flat[name] = value
+class OrbaxArrays(Mapping):
+    """
+    The arrays of an orbax folder by flat key, each read when it is asked for.
 
-    walk(restored, '')
-    return flat
+    orbax writes one zarr array a parameter, by the parameter's path joined by dots, into one
+    OCDBT store or (older) into a folder each; ``_METADATA`` lists the paths. tensorstore, which
+    orbax itself reads through, reads them without JAX.
+
+    :raises Pi0RosError: it is no such folder, an array is damaged, or tensorstore isn't installed
+    """
+
+    def __init__(self, path: Path):
+        try:
+            import tensorstore
+        except ImportError:
+            raise Pi0RosError(
+                f"{path} is an orbax checkpoint; pip install 'pi0_ros[jax]' to read it"
+            ) from None
+        self._open, self._path = tensorstore.open, path
+        try:
+            data = json.loads((path / '_METADATA').read_text())
+            self._driver = 'zarr3' if data.get('use_zarr3') else 'zarr'
+            paths = [
+                [str(part['key']) for part in entry['key_metadata']]
+                for entry in data['tree_metadata'].values()
+            ]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Pi0RosError(
+                f'{path}: its _METADATA cannot be read ({type(error).__name__}: {error}); give '
+                "the whole 'params' folder of an openpi checkpoint"
+            ) from None
+        self._names = {'/'.join(parts): '.'.join(parts) for parts in paths}
+
+    def __iter__(self):
+        return iter(self._names)
+
+    def __len__(self):
+        return len(self._names)
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        name = self._names[key]
+        if (self._path / 'manifest.ocdbt').is_file():
+            store = {'driver': 'ocdbt', 'base': f'file://{self._path.resolve()}/', 'path': name}
+        else:
+            store = {'driver': 'file', 'path': f'{self._path.resolve()}/{name}/'}
+        try:
+            return self._open({'driver': self._driver, 'kvstore': store}).result().read().result()
+        except ValueError as error:
+            reason = str(error).splitlines()[0][:160]
+            raise Pi0RosError(
+                f"{self._path}: parameter '{key}' cannot be read ({reason}); copy the folder again"
+            ) from None
 
 
 def find_jax(path: Path) -> Path | None:
@@ -378,6 +406,16 @@ def open_source(
                 heads = arrays[key].shape[1]
         known = {'family': default_family, **said}
         shapes = {name: tuple(piece.shape) for name, piece in pieces.items()}
+        if not pieces:
+            raise Pi0RosError(
+                f'{jax_path}: none of its {len(unknown)} arrays is a parameter of pi0 '
+                f'({weights.listed(unknown[:3])}); check the path'
+            )
+        if EMBEDDING in pieces and not any(name.startswith(EXPERT) for name in pieces):
+            raise Pi0RosError(
+                f'{jax_path} holds a PaliGemma or pi0-FAST model: it has no action expert; '
+                'pi0_ros runs pi0 and pi0.5'
+            )
         config = config or infer_config(shapes, heads, **known)
         tensors = {
             name: weights.Tensorlike(name, target or torch.float32, tuple(p.shape), p.read)

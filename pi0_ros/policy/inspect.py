@@ -55,8 +55,9 @@ def describe(
             ('chunk', f'{config.chunk} actions, {config.num_steps} flow steps'),
             ('pictures', f'{config.vision.image} x {config.vision.image}, resize {info.resize}'),
         ]
+        if source.layout != 'safetensors':
+            missing.append(f"weights: openpi's JAX parameters; run pi0_ros convert {folder} NEW")
     except Pi0RosError as error:
-        config = None
         missing.append(f'weights: {error}')
     cameras = info.cameras or {}
     rows.append(('cameras', ', '.join(f'{n} -> {s}' for n, s in cameras.items()) or 'by slot'))

@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
+import tensorstore
 import torch
 from golden import gap, load_arrays, pick, random_inputs, tiny_config
 from safetensors.torch import load_file
 
 from pi0_ros.cli import main
 from pi0_ros.errors import Pi0RosError
-from pi0_ros.policy import Pi0Config, Pi0Model
+from pi0_ros.policy import Pi0Config, Pi0Model, Pi0Policy
 from pi0_ros.policy.config import KINDS
 from pi0_ros.policy.convert import convert, find_jax, infer_config, plain_key
 from pi0_ros.policy.weights import slots
@@ -157,6 +159,68 @@ def test_the_conversion_of_the_reference_data(shared_dir, tmp_path):
                     loss = again.loss(*pick(data), data['actions'], data['noise'], data['time'])
                 bound = loss_limit + share * wanted['loss']
                 assert bool(((loss - wanted['loss']).abs() < bound).all())
+
+
+def write_orbax(folder, tree, ocdbt=True):
+    """Write a tree as orbax does: a zarr array a parameter, and the list of their paths."""
+    entries = {}
+    for key, array in tree.items():
+        parts = key.split('/')
+        store = {'driver': 'file', 'path': f'{folder}/{".".join(parts)}/'}
+        if ocdbt:
+            store = {'driver': 'ocdbt', 'base': f'file://{folder}/', 'path': '.'.join(parts)}
+        spec = {'driver': 'zarr', 'kvstore': store, 'create': True}
+        tensorstore.open(spec, dtype=array.dtype, shape=array.shape).result()[...] = array
+        entries[str(tuple(parts))] = {'key_metadata': [{'key': p, 'key_type': 2} for p in parts]}
+    (folder / '_METADATA').write_text(json.dumps({'tree_metadata': entries}))
+    return folder
+
+
+@pytest.mark.parametrize('ocdbt', [True, False])
+def test_openpis_orbax_folder_converts_exactly_with_its_assets(model, ocdbt, tmp_path):
+    tree = {f'params/{key}/value': array for key, array in jax_tree(model).items()}
+    (tmp_path / 'jax/assets/trossen').mkdir(parents=True)
+    stats = '{"state": {}, "actions": {}}'
+    (tmp_path / 'jax/assets/trossen/norm_stats.json').write_text(stats)
+    write_orbax(tmp_path / 'jax/params', tree, ocdbt)
+    config = model.config.replace(kind=None)
+    folder = convert(tmp_path / 'jax', tmp_path / 'out', config)
+    again = Pi0Model.load(folder, config)
+    for (name, ours), theirs in zip(again.named_parameters(), model.parameters()):
+        assert gap(ours, theirs) == 0, name
+    assert (folder / 'assets/trossen/norm_stats.json').is_file()
+    with pytest.raises(Pi0RosError, match='JAX parameters; convert them first: pi0_ros convert'):
+        Pi0Policy.from_pretrained(tmp_path / 'jax')
+
+
+def test_damaged_orbax_folders_are_refused(tmp_path):
+    model = Pi0Model.random(tiny_config(kind='pi0'), seed=9)
+    folder = write_orbax(tmp_path / 'params', jax_tree(model), ocdbt=False)
+    shutil.rmtree(folder / 'action_in_proj.kernel')
+    with pytest.raises(Pi0RosError, match="'action_in_proj/kernel' cannot be read"):
+        convert(folder, tmp_path / 'out', model.config)
+    for text in ('{', '[]', '{"tree_metadata": {"a": 1}}'):
+        (folder / '_METADATA').write_text(text)
+        with pytest.raises(Pi0RosError, match='_METADATA cannot be read'):
+            convert(folder, tmp_path / 'out', model.config)
+    assert not (tmp_path / 'out').exists()
+
+
+def test_parameters_of_pi0_fast_are_named(tmp_path):
+    model = Pi0Model.random(tiny_config(kind='pi0'), seed=9)
+    fast = {k: v for k, v in jax_tree(model).items() if 'PaliGemma' in k and '_1' not in k}
+    np.savez(tmp_path / 'fast.npz', **fast)
+    np.savez(tmp_path / 'other.npz', a=np.zeros(2))
+    with pytest.raises(Pi0RosError, match='pi0-FAST model: it has no action expert'):
+        convert(tmp_path / 'fast.npz', tmp_path / 'out')
+    with pytest.raises(Pi0RosError, match='none of its 1 arrays is a parameter of pi0 .a.'):
+        convert(tmp_path / 'other.npz', tmp_path / 'out')
+
+
+def test_the_real_parameters_of_pi0_fast_are_named(shared_dir, tmp_path):
+    for path in ('jax_pi0fast/params.npz', 'pi0fast_tiny/weights.safetensors'):
+        with pytest.raises(Pi0RosError, match='pi0-FAST model'):
+            convert(shared_dir / 'golden' / path, tmp_path / 'out', tiny_config())
 
 
 def test_incomplete_jax_parameters_are_refused_with_the_list(tmp_path):
