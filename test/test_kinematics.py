@@ -209,3 +209,24 @@ def test_real_mjcf_files_are_refused_as_mjcf(shared_dir, robot):
     for path in files:
         with pytest.raises(Pi0RosError, match='MJCF'):
             ForwardKinematics(path.read_text(encoding='utf-8'), robot, path.name)
+
+
+def test_widowx_ai_reaches_as_far_as_its_origins_add_up():
+    robot = RobotSpec.load('wxai')
+    kinematics = ForwardKinematics(robot.urdf_path.read_text(encoding='utf-8'), robot)
+    poses = kinematics.poses(np.zeros(robot.dof))
+    forward = 0.02 - 0.264 + 0.245 + 0.06775 + 0.02895 + 0.156062
+    upward = 0.05725 + 0.04625 + 0.06
+    assert np.allclose(poses.positions[0, 0], [forward, 0.0, upward], atol=1e-9)
+    assert kinematics.root_frame == 'base_link' and len(kinematics.shapes) > 10
+
+
+def test_widowx_ai_agrees_with_the_manufacturers_description(shared_dir):
+    robot = RobotSpec.load('wxai')
+    theirs = (shared_dir / 'real' / 'robots' / 'trossen_wxai_follower.urdf').read_text()
+    commands = random_commands(robot, POSES)
+    ours = ForwardKinematics(robot.urdf_path.read_text(), robot).poses(commands)
+    expected = ForwardKinematics(theirs, robot).poses(commands)
+    assert np.abs(ours.positions - expected.positions).max() < 1e-6
+    assert angle_between(ours.rotations, expected.rotations).max() < 1e-6
+    assert np.allclose(ours.openings, expected.openings)

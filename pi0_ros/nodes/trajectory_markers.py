@@ -3,12 +3,14 @@
 Shows in RViz what the policy is about to do: ``action_chunk`` to markers and paths of the hands.
 
 Namespaces of ``predicted_trajectory``, one set an arm: ``<arm>/path`` (blue now, yellow later; the
-executed part faded), ``<arm>/opening`` (the fingers, every few rows), ``<arm>/limits`` (red: a
-joint of this row is outside of its limits and drawn where the filter will hold it), ``<arm>/seam``
-(where the chunk took over), ``<arm>/raw`` and ``<arm>/sent`` (the last two seconds of what the
-policy asked for and of what the filter sent), and ``ghost``: the robot as it would stand at the
-end. Everything is in the root frame of the description, carries the observation's stamp and a
-lifetime, and is latched: a late RViz sees the last prediction, and nobody takes an old one for a
+executed part faded), ``<arm>/frozen`` (white over the path: rows that real-time chunking kept from
+the chunk before), ``<arm>/opening`` (the fingers, every few rows), ``<arm>/limits`` (red: a joint
+of this row is outside of its position limits, and drawn where the filter will hold it, or moves
+faster than its velocity limit), ``<arm>/seam`` (where this chunk took over, and where the one
+before would have led at that moment), ``<arm>/raw`` and ``<arm>/sent`` (the last two seconds of
+what the policy asked for and of what the filter sent), and ``ghost``: the robot as it would stand
+at the end. Everything is in the root frame of the description, carries the observation's stamp and
+a lifetime, and is latched: a late RViz sees the last prediction, and nobody takes an old one for a
 new one.
 
 Also merges the arms' joint states into ``joint_states`` under the description's names, for
@@ -37,6 +39,7 @@ from trajectory_msgs.msg import JointTrajectory
 from visualization_msgs.msg import Marker, MarkerArray
 
 from pi0_ros.bringup import urdf_text
+from pi0_ros.control import ChunkError, parse_chunk_label
 from pi0_ros.errors import Pi0RosError
 from pi0_ros.kinematics import ForwardKinematics, GripperPoses
 from pi0_ros.messages import NANOSECONDS, ns_from_time
@@ -64,6 +67,7 @@ TRAIL_COLOURS = {'raw': (0.9, 0.3, 0.9), 'sent': (0.95, 0.95, 0.95)}
 GHOST_ALPHA = 0.25
 LINE_WIDTH = 0.006  # m
 ROUNDING = 1e-5  # rad or m; a float32 action on a bound is not outside of it
+FROZEN_COLOUR = (1.0, 1.0, 1.0, 0.9)
 
 
 class TrajectoryMarkers(ManagedNode):
@@ -91,6 +95,11 @@ class TrajectoryMarkers(ManagedNode):
         self._robot = robot = RobotSpec.load(self.parameter('robot'))
         text = self.parameter('robot_description')
         source = 'robot_description' if text else robot.urdf
+        if not source:
+            raise Pi0RosError(
+                f"robot '{robot.name}' names no URDF to draw; give its path as 'urdf' in "
+                f'{robot.source}, or its text as the parameter robot_description'
+            )
         self._kinematics = ForwardKinematics(text or urdf_text(robot), robot, source)
         self._markers = self.create_publisher(MarkerArray, 'predicted_trajectory', LATCHED)
         self._paths = {
@@ -139,7 +148,11 @@ class TrajectoryMarkers(ManagedNode):
 
     def diagnostics(self) -> list[Status]:
         level = WARN if self._fault else OK
-        return [Status('chunks', level, self._fault or 'ok', {'shown': self._shown})]
+        values = {'shown': self._shown}
+        if self._chunk is not None:
+            values['rows frozen'] = self._chunk.frozen
+            values['rows beyond limits'] = self._chunk.rows_beyond
+        return [Status('chunks', level, self._fault or 'ok', values)]
 
     # -- drawing ------------------------------------------------------------------------------
 
@@ -147,13 +160,14 @@ class TrajectoryMarkers(ManagedNode):
         if not self.active:
             return
         try:
-            self._chunk = _Prediction(message, self._robot, self._kinematics)
+            chunk = _Prediction(message, self._robot, self._kinematics)
         except Pi0RosError as error:
             if str(error) != self._fault:
                 self.get_logger().warning(f'action_chunk not shown: {error}')
             self._fault = str(error)
             return
-        self._fault = ''
+        chunk.takes_over(self._chunk, (self.clock.now_ns() - chunk.stamp_ns) / NANOSECONDS)
+        self._chunk, self._fault = chunk, ''
         self._shown += 1
         for arm, publisher in self._paths.items():
             publisher.publish(self._chunk.path(arm))
@@ -220,7 +234,25 @@ class _Prediction:
         upper = [np.inf if joint.continuous else joint.upper for joint in robot.joints]
         self._commands = np.clip(asked, lower, upper)  # what the filter will let through
         self._outside = np.abs(asked - self._commands) > ROUNDING
+        fastest = [np.inf if joint.is_gripper else joint.velocity for joint in robot.joints]
+        steps = np.diff(self.times)[:, None]
+        if (steps > 0.0).all():
+            speed = np.abs(np.diff(asked, axis=0)) / np.maximum(steps, 1e-9)
+            self._outside[1:] |= speed > np.array(fastest) * (1.0 + ROUNDING)
+        self.rows_beyond = int(self._outside.any(axis=1).sum())
+        self.frozen = _frozen_rows(message.header.frame_id, len(rows))
+        self._seam, self._seam_before = 0, None
         self._poses: GripperPoses = kinematics.poses(self._commands)
+
+    def takes_over(self, before: _Prediction | None, elapsed: float) -> None:
+        """Remember where this chunk took over, and where the one before led at that moment."""
+        self._seam = int(np.searchsorted(self.times[:-1], elapsed))
+        if before is None:
+            return
+        at = (self.stamp_ns - before.stamp_ns) / NANOSECONDS + self.times[self._seam]
+        if before.times[0] <= at <= before.times[-1]:
+            row = int(np.abs(before.times - at).argmin())
+            self._seam_before = before._poses.positions[row]
 
     def path(self, arm_name: str) -> Path:
         """Return one hand's path."""
@@ -254,8 +286,15 @@ class _Prediction:
             path = self._marker(f'{arm.name}/path', Marker.LINE_STRIP, LINE_WIDTH)
             path.points, path.colors = points, colours
             seam = self._marker(f'{arm.name}/seam', Marker.SPHERE_LIST, 0.015)
-            seam.points, seam.colors = points[:1], [_colour(1.0, 1.0, 1.0, 0.9)]
-            result.markers += [path, seam, self._openings(arm.name, column, colours)]
+            seam.points, seam.colors = [points[self._seam]], [_colour(1.0, 1.0, 1.0, 0.9)]
+            if self._seam_before is not None:
+                seam.points.append(_point(self._seam_before[column]))
+                seam.colors.append(_colour(0.6, 0.6, 0.6, 0.7))
+            frozen = self._marker(f'{arm.name}/frozen', Marker.LINE_STRIP, 2 * LINE_WIDTH)
+            frozen.points, frozen.color = points[: self.frozen], _colour(*FROZEN_COLOUR)
+            if len(frozen.points) < 2:
+                frozen.points, frozen.action = [], Marker.DELETE
+            result.markers += [path, frozen, seam, self._openings(arm.name, column, colours)]
             result.markers.append(self._limits(arm, points))
         if ghost:
             result.markers += self._ghost()
@@ -328,6 +367,14 @@ class _Prediction:
         marker.pose.orientation.w = 1.0
         marker.color = _colour(1.0, 1.0, 1.0, 1.0)
         return marker
+
+
+def _frozen_rows(label: str, rows: int) -> int:
+    """Return how many rows a chunk's label says were kept from the one before; 0 if none."""
+    try:
+        return min(max(parse_chunk_label(label).get('frozen', 0), 0), rows)
+    except ChunkError:  # of another publisher
+        return 0
 
 
 def quaternion_from_matrix(rotation: np.ndarray) -> tuple[float, float, float, float]:

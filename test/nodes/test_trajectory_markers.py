@@ -51,10 +51,10 @@ def spin_until(executor, condition, timeout=10.0):
         executor.spin_once(timeout_sec=0.05)
 
 
-def chunk(actions, stamp_ns):
+def chunk(actions, stamp_ns, sequence=3, frozen=None):
     return ActionChunk(
-        actions=np.asarray(actions, dtype=np.float32), stamp_ns=stamp_ns, prompt='x', sequence=3,
-        dt=0.02,
+        actions=np.asarray(actions, dtype=np.float32), stamp_ns=stamp_ns, prompt='x',
+        sequence=sequence, dt=0.02, frozen_rows=frozen,
     )  # fmt: skip
 
 
@@ -132,6 +132,71 @@ def test_b70_preview_shows_the_limited_pose_as_the_filter_will_send_it(lab):
     last = path.poses[-1].pose.position
     assert np.allclose([line.x, line.y, line.z], expected, atol=1e-6)
     assert np.allclose([last.x, last.y, last.z], expected, atol=1e-6)
+
+
+def test_rows_that_are_too_fast_are_red(lab):
+    _, node, _ = lab
+    actions = np.tile(START, (50, 1))
+    actions[20:, 0] += 0.1  # in 20 ms: 5 rad/s, the waist goes 3.14
+    stamp = node.get_clock().now().nanoseconds
+    shown, _ = show(lab, chunk_message(chunk(actions, stamp), ROBOT.joint_names),
+                    lambda m: any(x.ns == 'left/path' for x in m.markers))  # fmt: skip
+    by_ns = {m.ns: m for m in shown.markers}
+    line, red = by_ns['left/path'].points, by_ns['left/limits']
+    assert [(p.x, p.y, p.z) for p in red.points] == [(line[20].x, line[20].y, line[20].z)]
+    assert red.colors[0].r == 1.0 and by_ns['right/limits'].action == Marker.DELETE
+
+
+def test_rows_kept_by_real_time_chunking_are_marked(lab):
+    markers, node, _ = lab
+    stamp = node.get_clock().now().nanoseconds
+    actions = START + np.linspace(0, 0.2, 50)[:, None]
+    shown, _ = show(lab, chunk_message(chunk(actions, stamp, frozen=8), ROBOT.joint_names),
+                    lambda m: any(x.ns == 'left/frozen' for x in m.markers))  # fmt: skip
+    by_ns = {m.ns: m for m in shown.markers}
+    assert by_ns['left/frozen'].points == by_ns['left/path'].points[:8]
+    assert by_ns['left/frozen'].header.frame_id == 'world'
+    assert markers.diagnostics()[0].values['rows frozen'] == 8
+    shown, _ = show(lab, chunk_message(chunk(actions, stamp, 4), ROBOT.joint_names),
+                    lambda m: any(x.ns == 'left/frozen' and x.action == Marker.DELETE
+                                  for x in m.markers))  # fmt: skip
+
+
+def test_seam_shows_where_the_chunk_before_would_have_led(lab):
+    _, node, executor = lab
+    start = node.get_clock().now().nanoseconds
+    before = np.tile(START, (50, 1))
+    show(lab, chunk_message(chunk(before, start, 1), ROBOT.joint_names), lambda m: m.markers)
+    after = before.copy()
+    after[:, 1] += 0.2
+    shown, _ = show(
+        lab, chunk_message(chunk(after, start + 100_000_000, 2), ROBOT.joint_names),
+        lambda m: any(x.ns == 'left/seam' and len(x.points) == 2 for x in m.markers),
+    )  # fmt: skip
+    seam = next(m for m in shown.markers if m.ns == 'left/seam')
+    urdf = share_path('config/urdf/aloha.urdf').read_text()
+    poses = ForwardKinematics(urdf, ROBOT).chunk_poses(np.array([after[0], before[0]])).positions
+    drawn = np.array([[p.x, p.y, p.z] for p in seam.points])
+    assert np.allclose(drawn, poses[:, 0], atol=1e-6)
+
+
+def test_a_robot_without_a_description_says_what_to_give(tmp_path):
+    import yaml
+
+    data = yaml.safe_load(share_path('config/robots/aloha.yaml').read_text())
+    del data['urdf'], data['collision']
+    (tmp_path / 'arm.yaml').write_text(yaml.safe_dump(data))
+    rclpy.init()
+    markers = TrajectoryMarkers(
+        parameter_overrides=[Parameter('robot', value=str(tmp_path / 'arm.yaml'))]
+    )
+    try:
+        assert not markers.start()
+        assert 'names no URDF' in markers.failure and 'robot_description' in markers.failure
+    finally:
+        markers.tear_down()
+        markers.destroy_node()
+        rclpy.shutdown()
 
 
 def test_a_gripper_commanded_to_its_end_stop_is_no_limit_hit(lab):
