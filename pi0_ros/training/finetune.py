@@ -62,11 +62,13 @@ class Collator:
     def __init__(self, policy, vary: bool = False):
         self.policy, self.vary = policy, vary
 
-    def __call__(self, samples: Sequence[Sample], rng: np.random.Generator | None = None) -> dict:
+    def __call__(
+        self, samples: Sequence[Sample], draws: Sequence[np.random.Generator] | None = None
+    ) -> dict:
         """
         Return a batch.
 
-        :param rng: for varying pictures; None: they stay as they are.
+        :param draws: one generator a sample, for varying its pictures; None: they stay.
         :return: ``images`` (list of float32 [B, 3, S, S]), ``image_masks``, ``tokens``,
             ``token_masks``, ``state`` float32 [B, max_state_dim], ``actions`` float32 [B, chunk,
             max_action_dim], ``padded`` bool [B, chunk].
@@ -87,7 +89,7 @@ class Collator:
         masks = np.zeros(tokens.shape, dtype=bool)
         for k, text in enumerate(texts):
             tokens[k, : len(text)], masks[k, : len(text)] = text, True
-        images = self._images(samples, rng)
+        images = self._images(samples, draws)
         return {
             'images': images, 'image_masks': [torch.ones(n, dtype=torch.bool)] * len(images),
             'tokens': torch.from_numpy(tokens), 'token_masks': torch.from_numpy(masks),
@@ -95,7 +97,7 @@ class Collator:
             'padded': torch.from_numpy(np.stack([s.padded for s in samples])),
         }  # fmt: skip
 
-    def _images(self, samples, rng) -> list:
+    def _images(self, samples, draws) -> list:
         import torch
 
         from pi0_ros.policy.images import model_input
@@ -105,10 +107,10 @@ class Collator:
             if name not in samples[0].images:
                 continue
             rows = []
-            for sample in samples:
+            for k, sample in enumerate(samples):
                 picture = sample.images[name]
-                if self.vary and rng is not None:
-                    picture = augment(picture, rng, crop='wrist' not in slot)
+                if self.vary and draws is not None:
+                    picture = augment(picture, draws[k], crop='wrist' not in slot)
                 rows.append(model_input(picture, policy.config.vision.image, policy._resize))
             images.append(torch.stack(rows))
         return images
@@ -154,8 +156,8 @@ class Steps:
         rows = sum(int((~self.data.actions(int(i))[1]).sum()) for i in chosen)
         begin = (micro * self.world + self.rank) * self.batch
         own = slice(begin, begin + self.batch)
-        vary = np.random.default_rng([self.seed, step, begin])
-        batch = self.collate([self.data[int(i)] for i in chosen[own]], vary)
+        draws = [np.random.default_rng([self.seed, step, begin + k]) for k in range(self.batch)]
+        batch = self.collate([self.data[int(i)] for i in chosen[own]], draws)
         return batch | {
             'noise': torch.from_numpy(noise[own]), 'time': torch.from_numpy(time[own]),
             'rows': max(rows, 1),

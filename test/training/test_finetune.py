@@ -158,7 +158,8 @@ def test_padding_and_unused_dimensions_count_for_nothing(base):
 @pytest.mark.parametrize('world, accumulate', [(2, 1), (1, 2), (2, 2)])
 def test_processes_and_micro_batches_share_the_batch_of_one(base, world, accumulate):
     policy = Pi0Policy.from_pretrained(base, robot=ALOHA)
-    data, collate = ChunkDataset([smooth(0)], 8, 50.0), finetune.Collator(policy)
+    data = ChunkDataset([smooth(0)], 8, 50.0)
+    collate = finetune.Collator(policy, vary=True)
     whole = finetune.Steps(data, collate, steps=2, batch=8, seed=3)[1]
     parts = []
     for micro in range(accumulate):
@@ -171,6 +172,8 @@ def test_processes_and_micro_batches_share_the_batch_of_one(base, world, accumul
     assert {part['rows'] for part in parts} == {whole['rows']}
     for name in ('state', 'actions', 'noise', 'time', 'padded'):
         assert torch.equal(torch.cat([part[name] for part in parts]), whole[name]), name
+    for camera, pictures in enumerate(whole['images']):
+        assert torch.equal(torch.cat([part['images'][camera] for part in parts]), pictures)
 
 
 def test_one_batch_is_overfitted(base):
