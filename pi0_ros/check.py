@@ -60,10 +60,13 @@ def _topic_row(what, heard, survey, max_age, lowest_rate, required=True) -> Row:
         state = 'has a publisher that is silent' if heard.offered else 'has no publisher'
         return Row(what, bad, f'{heard.topic} {state}',
                    f"start the driver or mend the topic in the robot's YAML{hint}")  # fmt: skip
-    found = f'{heard.rate:.1f} Hz, stamps {heard.offset:+.3f} s from the clock'
+    offset, clock = heard.offset, 'the clock'
+    if heard.sim_offset is not None and abs(heard.sim_offset) < abs(offset):
+        offset, clock = heard.sim_offset, '/clock'
+    found = f'{heard.rate:.1f} Hz, stamps {offset:+.3f} s from {clock}'
     if heard.zero_stamps:
         return Row(what, bad, found, 'header stamps are zero; the driver must set them')
-    if abs(heard.offset) > max_age:
+    if abs(offset) > max_age:
         return Row(what, bad, found,
                    f'older than {max_age:g} s: synchronise the clocks (chrony)')  # fmt: skip
     if heard.rate < lowest_rate:
@@ -149,6 +152,105 @@ def _alignment_row(survey, robot, max_age, max_skew) -> Row:
                    'see the rows above')  # fmt: skip
     skew = max(observation.image_stamps_ns.values()) - min(observation.image_stamps_ns.values())
     return Row('alignment', PASS, f'pictures within {skew / 1e6:.0f} ms of each other')
+
+
+def system_rows(survey, robot: RobotSpec) -> list[Row]:
+    """Return the rows on controllers, rival publishers, clocks, QoS and the safety filter."""
+    return [
+        *_controller_rows(survey, robot), *_publisher_rows(survey), *_clock_rows(survey),
+        *_qos_rows(survey), _filter_row(survey),
+    ]  # fmt: skip
+
+
+REMEDY = {
+    'interbotix': 'start the driver (interbotix_xsarm_control runs xs_sdk in that namespace)',
+    'forward_command': 'load and activate it; `ros2 control list_controllers` shows whether',
+    'joint_trajectory': 'load and activate it; `ros2 control list_controllers` shows whether',
+}
+
+
+def _controller_rows(survey, robot: RobotSpec) -> list[Row]:
+    from pi0_ros.nodes.probe import output_topics
+
+    rows = []
+    simulated = [n for n in survey.ends['joint_command'].subscribers if n.endswith('/sim_robot')]
+    for topic, (kind, wanted) in output_topics(robot).items():
+        ends, what = survey.ends[topic], f'controller {topic}'
+        other = [t for t in ends.types if t != wanted]
+        if other:
+            rows.append(Row(what, FAIL, f'it carries {", ".join(other)}, not {wanted}',
+                            "mend 'output' in the robot's YAML: kind or topic"))  # fmt: skip
+        elif ends.subscribers:
+            rows.append(Row(what, PASS, f'heard by {", ".join(ends.subscribers)}'))
+        elif simulated:
+            rows.append(Row(what, PASS, f'simulated by {simulated[0]}'))
+        else:
+            rows.append(Row(what, WARN, 'nobody listens: the arm would not move', REMEDY[kind]))
+        strangers = [n for n in ends.publishers if n.rsplit('/', 1)[-1] != 'safety_filter']
+        if strangers:
+            rows.append(Row(f'commands {topic}', FAIL, f'published by {", ".join(strangers)}',
+                            'only safety_filter may command the arm; stop the other'))  # fmt: skip
+    return rows
+
+
+def _publisher_rows(survey) -> list[Row]:
+    rows = []
+    for topic in ('joint_command_raw', 'joint_command', 'action_chunk', '/clock'):
+        names = survey.ends[topic].publishers
+        if len(names) > 1:
+            rows.append(Row(f'publishers {topic}', FAIL, f'{len(names)}: {", ".join(names)}',
+                            'two sources fight; stop all but one'))  # fmt: skip
+    return rows
+
+
+def _clock_rows(survey) -> list[Row]:
+    following = [name for name, simulated in survey.sim_time.items() if simulated]
+    others = [name for name, simulated in survey.sim_time.items() if not simulated]
+    if following and others:
+        return [Row('time', FAIL, f'{", ".join(following)} follow /clock, {", ".join(others)} not',
+                    'give all nodes the same use_sim_time')]  # fmt: skip
+    if survey.clock_ns is None:
+        if following:
+            return [Row('time', FAIL, f'{", ".join(following)} wait for /clock, which is silent',
+                        'start the simulation, or set use_sim_time to false')]  # fmt: skip
+        return []
+    heard = [h for h in (*survey.cameras.values(), *survey.joints.values()) if h.sim_offset]
+    simulated = [h.topic for h in heard if abs(h.sim_offset) < abs(h.offset)]
+    real = [h.topic for h in heard if h.topic not in simulated]
+    if simulated and real:
+        return [Row('time', FAIL, f'{", ".join(simulated)} stamped by /clock, '
+                    f'{", ".join(real)} by the system clock',
+                    'give all drivers the same use_sim_time')]  # fmt: skip
+    if others and simulated:
+        return [Row('time', FAIL, f'inputs are stamped by /clock, {", ".join(others)} use the '
+                    'system clock', 'set use_sim_time to true for them')]  # fmt: skip
+    if following and real:
+        return [Row('time', FAIL, f'{", ".join(following)} follow /clock, inputs are stamped by '
+                    'the system clock', 'set use_sim_time to true for the drivers')]  # fmt: skip
+    return [Row('time', PASS, '/clock is published; stamps agree')]
+
+
+def _qos_rows(survey) -> list[Row]:
+    return [
+        Row(f'QoS {ends.topic}', FAIL, '; '.join(ends.incompatible[:3]),
+            'let the publisher offer what the subscriber asks for (reliable, transient local)')
+        for ends in survey.ends.values() if ends.incompatible
+    ]  # fmt: skip
+
+
+def _filter_row(survey) -> Row:
+    status = survey.filter
+    if status is None:
+        return Row('safety filter', WARN, 'not heard: no status', 'start safety_filter')
+    values = {v.key: v.value for v in status.values}
+    state = values.get('state', '')
+    remedy = {
+        'stopped': 'clear the cause, then call ~/reset and ~/enable',
+        'holding': 'it says why; call ~/enable to go on',
+        'waiting': 'it waits for a steady measured pose; see the rows on joints',
+    }
+    verdict = FAIL if state == 'stopped' else WARN if state in remedy else PASS
+    return Row('safety filter', verdict, status.message or state, remedy.get(state, ''))
 
 
 def checkpoint_rows(checkpoint: str, robot: RobotSpec, options: dict, prompt: str) -> list[Row]:
@@ -239,7 +341,9 @@ def run(args: argparse.Namespace) -> int:
     if not args.offline:
         from pi0_ros.nodes.probe import survey
 
-        rows += robot_rows(survey(robot, args.seconds), robot, args.max_age, args.max_skew)
+        heard = survey(robot, args.seconds)
+        rows += robot_rows(heard, robot, args.max_age, args.max_skew)
+        rows += system_rows(heard, robot)
     if args.checkpoint:
         options = {'device': args.device, 'dtype': args.dtype, 'action_space': args.action_space,
                    'aloha': args.aloha}  # fmt: skip
@@ -248,5 +352,7 @@ def run(args: argparse.Namespace) -> int:
         raise Pi0RosError('nothing to check; give --checkpoint, or leave --offline out')
     print_rows(rows)
     failed = [row.what for row in rows if row.verdict == FAIL]
-    print(f'not fit to run: {", ".join(failed)}' if failed else 'fit to run')
+    warned = sum(row.verdict == WARN for row in rows)
+    remark = f', {warned} {"warning" if warned == 1 else "warnings"}' if warned else ''
+    print(f'not fit to run: {", ".join(failed)}' if failed else f'fit to run{remark}')
     return 1 if failed else 0
