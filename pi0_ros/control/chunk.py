@@ -57,14 +57,23 @@ class ActionChunk:
         :param dof: number of joints.
         :raises ChunkError: when anything is wrong with any row; the chunk is refused as a whole.
         """
-        array = np.asarray(actions)
+        try:
+            array = np.asarray(actions)
+        except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, tensors on a GPU
+            raise ChunkError(
+                f'the policy returned a {type(actions).__name__} that is no array: {error}'
+            ) from None
         if array.dtype.kind not in 'fiu':
-            raise ChunkError(f'the policy returned dtype {array.dtype}; expected real numbers')
+            raise ChunkError(
+                f'the policy returned a {type(actions).__name__} of dtype {array.dtype}; expected '
+                'an array of real numbers'
+            )
         if array.ndim != 2 or array.shape[0] < 1 or array.shape[1] != dof:
             raise ChunkError(
                 f'the policy returned shape {array.shape}; expected (rows >= 1, {dof})'
             )
-        array = np.array(array, dtype=np.float32, order='C')
+        with np.errstate(over='ignore'):  # becomes infinite, and is refused as that
+            array = np.array(array, dtype=np.float32, order='C')
         bad = np.argwhere(~np.isfinite(array))
         if len(bad):
             row, column = bad[0]

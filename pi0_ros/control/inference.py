@@ -91,6 +91,7 @@ class InferenceThread:
         self._changed = threading.Condition()
         self._state = LOADING
         self._requested = self._reset_posted = self._closing = False
+        self._reset_due = False  # the last one failed; tried again before the next inference
         self._epoch = self._sequence = 0
         self._inferences = self._dropped = self._errors = self._in_a_row = 0
         self._durations: deque[float] = deque(maxlen=200)
@@ -189,12 +190,13 @@ class InferenceThread:
                 )
                 if self._closing:
                     break
-                reset, self._reset_posted = self._reset_posted, False
+                reset = self._reset_posted or (self._reset_due and self._requested)
+                self._reset_posted = False
                 requested, self._requested = self._requested, False
                 epoch = self._epoch
                 self._state = BUSY if requested else READY
-            if reset:
-                self._guard(lambda: getattr(policy, 'reset', lambda: None)(), epoch)
+            if reset and not self._reset(policy, epoch):
+                continue
             if requested:
                 excluded -= self._infer(policy, epoch, excluded > 0)
         if policy is not None:
@@ -241,6 +243,14 @@ class InferenceThread:
         if chunk is not None:
             self._deliver(chunk)
         return 1
+
+    def _reset(self, policy, epoch: int) -> bool:
+        """Reset the policy; False when it failed: not to be asked before that succeeds."""
+        done = self._guard(lambda: (getattr(policy, 'reset', lambda: None)(), True)[1], epoch)
+        with self._changed:
+            self._reset_due = not done
+            self._state = self._state if done else READY
+        return bool(done)
 
     def _guard(self, call, epoch: int):
         """Return what ``call`` returns; an error is delivered as data and gives None."""

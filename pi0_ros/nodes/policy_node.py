@@ -340,6 +340,7 @@ class PolicyNode(ManagedNode):
         self._activated_at = self._watched_at = time.monotonic()
         self._excused = False
         self._published_chunks = 0
+        self._crowded: dict[str, str] = {}
         self._frame_ages: deque[float] = deque(maxlen=200)
 
     # -- lifecycle (executor's thread) ------------------------------------------------------------
@@ -506,7 +507,8 @@ class PolicyNode(ManagedNode):
             if self._inference is not None:
                 self._inference.invalidate()
                 self._wanted_since = None
-        self.get_logger().info(f"prompt is now '{prompt}'")
+        shown = prompt if len(prompt) <= 200 else f'{prompt[:200]}... ({len(prompt)} characters)'
+        self.get_logger().info(f'prompt is now {shown!r}')
 
     def _on_reset(self, _, response: Trigger.Response) -> Trigger.Response:
         with self._lock:
@@ -642,6 +644,8 @@ class PolicyNode(ManagedNode):
         observed_ns, problems = self._buffer.judge(now_ns)
         if observed_ns is not None:
             self._usable_at = max(now - (now_ns - observed_ns) / NANOSECONDS, self._usable_at)
+        for name, sources in self._crowded.items():
+            problems.setdefault(name, f'more than one publisher of its topic: {sources}')
         if not self._prompt.strip():
             missing = "no instruction; set the parameter or publish 'prompt'"
             problems = {'prompt': missing, **problems}
@@ -672,6 +676,16 @@ class PolicyNode(ManagedNode):
             found = f'carries {", ".join(kinds)}' if kinds else 'has no publisher'
             parts.append(f"'{topic}' {found}")
         return f' ({"; ".join(parts)})' if parts else ''
+
+    def _find_crowded(self) -> dict[str, str]:
+        """Return the cameras whose pictures come from several publishers, and from which."""
+        out = {}
+        for name in self.robot.cameras:
+            for topic in self._topics.get(name, []):
+                sources = [i.node_name for i in self.get_publishers_info_by_topic(topic)]
+                if len(sources) > 1:
+                    out[name] = ', '.join(sorted(sources))
+        return out
 
     def _ages(self) -> list[str]:
         ages = self._buffer.ages(self.clock.now_ns())
@@ -792,6 +806,7 @@ class PolicyNode(ManagedNode):
     def diagnostics(self) -> list[Status]:
         if self._inference is None or self._buffer is None:
             return []
+        self._crowded = self._find_crowded()
         return [self._policy_status(), self._executor_status(), *self._input_status()]
 
     def _policy_status(self) -> Status:

@@ -30,8 +30,18 @@ JOINTS = 'joint_states'
 FRAMES_KEPT = 16
 """Pictures kept of a camera: a quarter of a second at 60 Hz, enough to align a slow camera."""
 
-FAILURE_VALUES = (0.0,)
-"""What drivers report for joints that they could not read: freshly initialised memory."""
+FAILURE_VALUES = (0.0, -np.pi, np.pi)
+"""
+What drivers report for joints that they could not read.
+
+Freshly initialised memory, and the angles of tick 0 and of the last tick of a turn (Dynamixel).
+"""
+
+NO_ANGLE = 1e3
+"""No joint has turned so far [rad]; drivers report such numbers for what they do not know."""
+
+OUTSIDE_RAD = np.pi
+"""Positions this far outside a joint's limits are remarked: degrees, or a turn too many."""
 
 SENTINEL_JOINTS = 3
 """Fewest joints in a message that must all show a failure value; one gripper at 0 is no fault."""
@@ -145,6 +155,11 @@ class ObservationBuffer:
         self._names = robot.state_names
         self._required = [n for n, c in robot.cameras.items() if c.required]
         self._index = {name: i for i, name in enumerate(self._names)}
+        joints = robot.joints
+        self._turning = np.array([joint.continuous for joint in joints])
+        arm = [not joint.is_gripper and not joint.continuous for joint in joints]
+        bounded = [(j.lower, j.upper) if own else (-np.inf, np.inf) for j, own in zip(joints, arm)]
+        self._lower, self._upper = np.array(bounded).T
         self._orders: dict[tuple[str, ...], tuple[np.ndarray, tuple[int, ...]]] = {}
         self._lock = threading.Lock()
         self.clear()
@@ -154,6 +169,7 @@ class ObservationBuffer:
         with self._lock:
             self._cameras = {name: _Camera() for name in self._robot.cameras}
             self._joints = _Input()
+            self._useless = ''  # why joint messages came that say nothing of ours
             self._tracks: dict[tuple[int, ...], JointTrack] = {}
             self._now = -(2**63)
             self._version = 0  # of the inputs; what was chosen stands until it changes
@@ -216,13 +232,14 @@ class ObservationBuffer:
             self._version += 1
             inputs = self._joints
             if len(positions) == 0 and len(names):
+                self._useless = 'messages come without positions (velocities or efforts only)'
                 return
             inputs.received = received_ns
-            if len(names) != len(positions):
-                inputs.refuse(f'a message has {len(names)} names and {len(positions)} positions')
-                return
             if not len(names):
                 inputs.refuse('a message has no joint names; positions without names mean nothing')
+                return
+            if len(names) != len(positions):
+                inputs.refuse(f'a message has {len(names)} names and {len(positions)} positions')
                 return
             order = self._order(tuple(names))
             if order is None:
@@ -230,15 +247,23 @@ class ObservationBuffer:
                 return
             picks, indices = order
             if not indices:
+                self._useless = (
+                    f'messages come, but name none of its joints (they name {_few(names)}; '
+                    f'expected {_few(self._names)})'
+                )
                 return
-            values = np.array(positions, dtype=np.float64)[picks]
+            try:
+                values = np.array(positions, dtype=np.float64).reshape(len(names))[picks]
+            except (TypeError, ValueError):
+                inputs.refuse('the positions of a message are no list of numbers')
+                return
             fault = self._position_fault(values, indices)
             if fault:
                 inputs.refuse(fault)
                 return
             track = self._tracks.get(indices)
             if track is None:
-                track = self._tracks[indices] = JointTrack(indices)
+                track = self._tracks[indices] = JointTrack(indices, self._turning)
             newest = track.newest if track.stamps else None
             if not self._in_order(inputs, stamp_ns, newest):
                 return
@@ -251,7 +276,8 @@ class ObservationBuffer:
     def _in_order(self, stream: _Input, stamp_ns: int, newest: int | None) -> bool:
         """Judge a stamp against the newest one; count what is refused."""
         if stamp_ns <= 0:
-            stream.refuse('the header stamp is zero (never set by the driver)')
+            kind = 'zero (never set by the driver)' if stamp_ns == 0 else 'before 1970 (negative)'
+            stream.refuse(f'the header stamp is {kind}')
             return False
         stream.seen = True
         if newest is not None and stamp_ns == newest:
@@ -292,12 +318,16 @@ class ObservationBuffer:
         if not finite.all():
             bad = [self._names[i] for i in np.array(indices)[~finite]]
             return f'position of {", ".join(bad)} is not a number (NaN or infinite)'
+        absurd = np.abs(values) > NO_ANGLE
+        if absurd.any():
+            bad = [f'{self._names[indices[k]]} {values[k]:g}' for k in np.flatnonzero(absurd)]
+            return f'position of {", ".join(bad)} is no angle or opening (sentinel)'
         if len(values) >= SENTINEL_JOINTS:
             for failure in FAILURE_VALUES:
-                if (values == failure).all():
+                if np.ptp(values) == 0.0 and abs(values[0] - failure) < 1e-6:
                     return (
-                        f'all {len(values)} joints are exactly {failure}, which is what a driver '
-                        'reports when it could not read them (sentinel)'
+                        f'all {len(values)} joints are exactly {values[0]:.7g}, which is what a '
+                        'driver reports when it could not read them (sentinel)'
                     )
         return ''
 
@@ -333,7 +363,12 @@ class ObservationBuffer:
             remark = self._remark(self._cameras[name], frame)
             if remark:
                 problems.setdefault(name, remark)
+        outside = self._outside(pose.positions)
+        if outside:
+            problems.setdefault(JOINTS, outside)
         stamps = {name: frame.stamp for name, frame in chosen.items()}
+        for shared in (state, pose.positions):
+            shared.flags.writeable = False
         observation = Observation(
             images={name: frame.decoded for name, frame in chosen.items()},
             state=state,
@@ -460,13 +495,14 @@ class ObservationBuffer:
         if now_ns - stamp < -self._max_skew:
             return (
                 f'its newest stamp is {-age:.3f} s in the future; are the clocks of two machines '
-                f'synchronised?{back}'
+                f'synchronised?{_time_zone(age)}{back}'
             )
         if now_ns - stamp <= self._max_age:
             return ''
         if stream.went_back:
             return f'{stream.went_back} (device clock reset?); its newest is {age:.3f} s old'
         limit = self._max_age / NANOSECONDS
+        back = f'{_time_zone(age)}{back}'
         if received is not None and now_ns - received <= self._max_age:
             return (
                 f'messages arrive, but their stamps are {age:.3f} s behind the clock (limit '
@@ -489,7 +525,7 @@ class ObservationBuffer:
         tracks = [track for track in self._tracks.values() if track.stamps]
         if not tracks:
             if not self._joints.seen:
-                return 'never seen'
+                return self._useless or 'never seen'
             return self._joints.fault or 'no positions since the clock was reset'
         newest: dict[int, JointTrack] = {}
         for track in tracks:
@@ -567,6 +603,18 @@ class ObservationBuffer:
             return None
         return _Pose(positions, tuple(used[first] for first in sorted(used)))
 
+    def _outside(self, positions: np.ndarray) -> str:
+        """Tell of positions that no joint of this robot can have."""
+        beyond = np.maximum(self._lower - positions, positions - self._upper) > OUTSIDE_RAD
+        if not beyond.any():
+            return ''
+        parts = [
+            f'{self._names[i]} {positions[i]:.4g} (limits {self._lower[i]:.4g} to '
+            f'{self._upper[i]:.4g})'
+            for i in np.flatnonzero(beyond)
+        ]
+        return f'far outside its limits [rad]: {", ".join(parts)}; degrees, or a turn too many?'
+
     # -- decoding (without the lock) --------------------------------------------------------------
 
     def _decode(self, name: str, frame: _Frame) -> bool:
@@ -601,6 +649,18 @@ class ObservationBuffer:
         if seconds < SAME_PICTURE_S:
             return ''
         return f'frozen? the picture has been the same for {seconds:.1f} s, to the last byte'
+
+
+def _few(names: Sequence[str]) -> str:
+    return ', '.join(names[:3]) + (', ...' if len(names) > 3 else '')
+
+
+def _time_zone(age: float) -> str:
+    """Remark on offsets of half hours: local time instead of UTC."""
+    half_hours = round(age / 1800.0)
+    if half_hours == 0 or abs(half_hours) > 28 or abs(age - 1800.0 * half_hours) > 5.0:
+        return ''
+    return f' ({abs(half_hours) / 2:g} h: stamped with local time instead of UTC?)'
 
 
 def _picture_fault(picture) -> str:

@@ -17,10 +17,16 @@ TRACK_LENGTH = 256
 
 
 class JointTrack:
-    """Samples of a fixed set of joints, in the order of their stamps."""
+    """
+    Samples of a fixed set of joints, in the order of their stamps.
 
-    def __init__(self, indices: tuple[int, ...]):
+    :param indices: places of its joints in the state.
+    :param turning: bool [dof], joints that turn without end; they are interpolated the short way.
+    """
+
+    def __init__(self, indices: tuple[int, ...], turning: np.ndarray):
         self.indices = np.array(indices)
+        self._turning = turning[self.indices]
         self.stamps: deque[int] = deque(maxlen=TRACK_LENGTH)
         self.positions: deque[np.ndarray] = deque(maxlen=TRACK_LENGTH)
 
@@ -65,4 +71,8 @@ class JointTrack:
             return self.positions[nearest], abs(self.stamps[nearest] - stamp_ns), right
         fraction = (stamp_ns - left) / (right - left)
         low, high = self.positions[after - 1], self.positions[after]
-        return low + fraction * (high - low), 0, right
+        way = high - low
+        if self._turning.any():
+            short = (way + np.pi) % (2 * np.pi) - np.pi
+            way = np.where(self._turning, short, way)
+        return low + fraction * way, 0, right

@@ -32,6 +32,12 @@ def with_nan(row):
         (np.full((50, DOF), np.inf), 'inf at row 0'),
         (None, 'dtype object'),
         ('text', 'dtype'),
+        (GOOD[None], r'\(1, 50, 14\)'),  # a batch of one
+        ({'actions': GOOD}, 'a dict of dtype object'),
+        ([[0.0] * 14, [0.0] * 13], 'a list that is no array'),
+        ((GOOD, {}), 'a tuple that is no array'),
+        (GOOD.astype(complex), 'dtype complex128'),
+        (np.full((50, DOF), 1e300), 'inf at row 0, joint 0'),
     ],
 )
 def test_b47_malformed_chunk_is_refused_as_a_whole(actions, said):
@@ -108,3 +114,10 @@ def test_labels_of_older_versions_are_read():
 def test_a_text_that_is_no_label_is_refused_by_quoting_it(text):
     with pytest.raises(ChunkError, match='not published by policy_node'):
         parse_chunk_label(text)
+
+
+@pytest.mark.parametrize('kind', [np.float64, np.float16, np.int64, '>f4', list])
+def test_whatever_holds_real_numbers_is_accepted(kind):
+    whole = np.arange(2 * DOF).reshape(2, DOF)
+    given = whole.tolist() if kind is list else whole.astype(kind)
+    np.testing.assert_array_equal(ActionChunk.of(given, DOF).actions, whole)

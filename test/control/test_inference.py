@@ -189,6 +189,31 @@ def test_b47_a_bad_chunk_is_an_error_and_nothing_of_it_comes_out(rig, bad):
     assert isinstance(outcome, Failure) and 'the policy returned' in outcome.message
 
 
+def test_b37_a_policy_whose_reset_fails_is_not_asked_before_it_succeeds(rig):
+    """Its state belongs to another episode until then; each try counts as an error in a row."""
+
+    class Stubborn(Policy):
+        failures = 2
+
+        def reset(self):
+            self.note('reset')
+            if self.failures:
+                self.failures -= 1
+                raise RuntimeError('reset failed')
+
+    policy = Stubborn()
+    r = rig(lambda: policy)
+    r.thread.invalidate(reset=True)
+    assert r.wait(1)[0].message == 'RuntimeError: reset failed'
+    r.thread.request()
+    assert r.wait(2)[1].in_a_row == 2 and policy.seen == []
+    r.thread.request()
+    assert isinstance(r.wait(3)[2], ActionChunk)
+    r.thread.request()
+    r.wait(4)
+    assert [what for what, _ in policy.calls].count('reset') == 3
+
+
 def test_system_exit_of_a_policy_does_not_kill_the_thread(rig):
     def answer(call):
         raise SystemExit(3)

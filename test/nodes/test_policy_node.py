@@ -15,6 +15,7 @@ from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
 from rcl_interfaces.srv import SetParameters
 from rclpy.qos import QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import Image
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
@@ -257,6 +258,31 @@ def test_b33_a_lossy_camera_slows_nothing_but_itself(start):
     robot.until(lambda: rates()[1] > 20.0, what='rates in the diagnostics')
     assert 0.0 < rates()[0] < 0.6 * rates()[1]
     assert robot.status['executor']['times run dry'] == '0'
+
+
+def test_two_publishers_of_one_camera_are_named(start):
+    """Their pictures would alternate under plausible stamps, and nothing else would tell."""
+    robot, process = start('Scripted')
+    robot.until(lambda: len(robot.chunks) >= 1, 40.0, 'chunks')
+    topic = robot.robot.cameras['cam_high'].topic
+    second = robot.node.create_publisher(Image, topic, 1)
+    robot.until(lambda: 'more than one publisher' in process.log, what='the warning')
+    line = next(each for each in process.log.splitlines() if 'more than one publisher' in each)
+    assert 'cam_high' in line and 'fake_robot, fake_robot' in line
+    robot.node.destroy_publisher(second)
+    robot.until(lambda: 'recovered: cam_high' in process.log, what='the recovery')
+
+
+@pytest.mark.parametrize('prompt', ['pick up\nthe cube\t', 'prendre le cube \u2713', 'a' * 20000])
+def test_unusual_prompts_reach_the_policy_whole_and_the_log_in_one_short_line(
+    start, tmp_path, prompt
+):
+    robot, process = start('Scripted')
+    robot.until(lambda: len(robot.chunks) >= 1, 40.0, 'chunks')
+    robot.say(prompt)
+    robot.until(lambda: journal(tmp_path)[-1]['prompt'] == prompt, what='the prompt')
+    (line,) = [each for each in process.log.splitlines() if 'prompt is now' in each]
+    assert len(line) < 400
 
 
 # -- prompt ---------------------------------------------------------------------------------------
