@@ -219,18 +219,42 @@ class _Progress:
             self._bar.update(self._task, completed=share, description=text)
 
 
+FORMAT = 1
+"""Of ``result.json``; raised when a key that others read changes its meaning."""
+
+NEEDED = (
+    'bag', 'robot', 'joints', 'verdict', 'chunks', 'refused', 'against_states', 'against_actions',
+    'motion', 'start_gate', 'inference_s', 'chunk_digests',
+)  # fmt: skip
+
+
 def load_result(path) -> dict:
     """
     Return the content of a ``result.json`` (or of the folder that holds it).
 
-    :raises Pi0RosError: when it is none.
+    :raises Pi0RosError: when it is none, or of another version; the message says which.
     """
     path = Path(path)
     path = path / 'result.json' if path.is_dir() else path
     try:
         data = json.loads(path.read_text(encoding='utf-8'))
-    except (OSError, ValueError) as error:
-        raise Pi0RosError(f'{path}: not a result of `pi0_ros replay` ({error})') from None
-    if not isinstance(data, dict) or data.get('format') != 1 or 'motion' not in data:
-        raise Pi0RosError(f'{path}: not a result.json of `pi0_ros replay`')
+    except OSError as error:
+        raise Pi0RosError(
+            f'{path}: not a result of `pi0_ros replay` ({error.strerror or error}); give a '
+            'result.json that it wrote, or its folder'
+        ) from None
+    except (ValueError, RecursionError) as error:
+        what = 'not text' if isinstance(error, UnicodeDecodeError) else 'no JSON'
+        raise Pi0RosError(f'{path}: not a result of `pi0_ros replay` ({what})') from None
+    if not isinstance(data, dict) or not {'format', 'motion'} <= set(data):
+        keys = f', it holds {", ".join(list(data)[:4])}' if isinstance(data, dict) and data else ''
+        raise Pi0RosError(f'{path}: not a result.json of `pi0_ros replay`{keys}')
+    if data['format'] != FORMAT:
+        raise Pi0RosError(
+            f'{path}: result of format {data["format"]!r}, this version reads {FORMAT}; replay '
+            'the bag again'
+        )
+    missing = [key for key in NEEDED if key not in data]
+    if missing:
+        raise Pi0RosError(f'{path}: the result lacks {", ".join(missing)}; replay the bag again')
     return data

@@ -2,7 +2,8 @@
 """
 ``pi0_ros compare A B``: two results of ``pi0_ros replay`` side by side.
 
-Exit code 0; 2 when they are not results, or of different bags and ``--force`` is not given.
+Exit codes: 0 compared; 2 one of them is no result, or they are of different robots, or of
+different bags or parts of a bag and ``--force`` is not given.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pi0_ros.replay.command import load_result
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
+    parser.epilog = ' '.join(__doc__.split('\n\n')[1].split())
     parser.add_argument('a', help='result.json, or the folder that holds it')
     parser.add_argument('b', help='result.json, or the folder that holds it')
     parser.add_argument('--force', action='store_true', help='compare results of different bags')
@@ -65,7 +67,19 @@ def run(args) -> int:
         raise Pi0RosError(
             f'different bags: {a["bag"]} and {b["bag"]}; --force compares all the same'
         )
-    table = rows(a, b)
+    for name in ('mode', 'options'):
+        x, y = (_part(s.get(name)) for s in (a, b))
+        if x != y and not args.force:
+            raise Pi0RosError(
+                f'not the same moments of the bag: {args.a} has {x}, {args.b} has {y}; --force '
+                'compares all the same'
+            )
+    try:
+        table = rows(a, b)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise Pi0RosError(
+            f'{args.a} or {args.b} is damaged ({type(error).__name__}: {error}); replay again'
+        ) from None
     if args.format == 'json':
         print(json.dumps({name: {'a': x, 'b': y} for name, x, y in table}, indent=1))
         return 0
@@ -74,6 +88,13 @@ def run(args) -> int:
     for name, x, y in table:
         print(f'{name:34} {_text(x):>14} {_text(y):>14}')
     return 0
+
+
+def _part(value):
+    """Return what of mode and options decides which moments are looked at."""
+    if isinstance(value, dict):
+        return {k: value.get(k) for k in ('stride', 'start', 'end', 'at', 'seed')}
+    return value
 
 
 def _text(value) -> str:

@@ -5,7 +5,14 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,6 +55,17 @@ def broken(parameters):
 
 def no_policy(parameters):
     raise RuntimeError('no GPU')
+
+
+def slow(parameters):
+    class Slow(StillPolicy):
+        def predict(self, observation, noise=None):
+            if len(self.seen) == 2:
+                Path(os.environ['PI0_TEST_BEGUN']).touch()
+                threading.Event().wait(30.0)
+            return super().predict(observation, noise)
+
+    return Slow()
 
 
 @pytest.fixture(scope='module')
@@ -386,3 +404,83 @@ def test_split_bag_without_metadata_and_with_a_hole_is_incomplete(capsys, tmp_pa
         shutil.copy(next(made.glob('*.mcap')), path / f'split_{k}.mcap')
     code, result, _ = call(capsys, path)
     assert code == 3 and 'split_1' in result['incomplete']
+
+
+@pytest.fixture(scope='module')
+def result(bag, tmp_path_factory):
+    out = tmp_path_factory.mktemp('result')
+    assert main(['replay', str(bag), *POLICY, '--out', str(out)]) == 0
+    return out / 'result.json'
+
+
+@pytest.mark.parametrize(
+    ('content', 'text'),
+    [
+        (b'', 'no JSON'),
+        (b'\xff\xfe\x00', 'not text'),
+        (b'[' * 100_000, 'no JSON'),
+        (b'[1, 2]', 'not a result.json'),
+        (b'{"name": "turtlesim", "version": 2}', 'it holds name, version'),
+        (b'{"format": 9, "motion": {}}', 'format 9, this version reads 1'),
+        (b'{"format": 1, "motion": {}}', 'lacks bag, robot'),
+        (b'{"format": 1, "motion": null}', 'lacks bag, robot'),
+    ],
+)
+def test_compare_refuses_files_that_are_no_results_by_name(
+    capsys, tmp_path, result, content, text
+):
+    other = tmp_path / 'foreign.json'
+    other.write_bytes(content)
+    assert main(['compare', str(result), str(other)]) == 2
+    error = capsys.readouterr().err
+    assert 'foreign.json' in error and text in error and error.count('\n') == 1
+
+
+def test_compare_refuses_what_cannot_be_compared(capsys, tmp_path, result, bag):
+    data = json.loads(result.read_text())
+    for change, text in (
+        ({'joints': ['a'], 'robot': 'wxai'}, '1 joints of wxai'),
+        ({'bag': '/elsewhere/other'}, 'different bags'),
+        ({'options': {**data['options'], 'stride': 25}}, 'not the same moments'),
+        ({'motion': {}}, 'damaged'),
+        ({'against_states': []}, 'damaged'),
+    ):
+        (tmp_path / 'b.json').write_text(json.dumps({**data, **change}))
+        assert main(['compare', str(result), str(tmp_path / 'b.json')]) == 2
+        assert text in capsys.readouterr().err
+    assert main(['compare', str(result), str(tmp_path / 'nothing')]) == 2
+    assert 'No such file' in capsys.readouterr().err
+    assert main(['compare', str(result.parent), str(result)]) == 0
+    assert '5 of 5' in capsys.readouterr().out
+
+
+def test_full_disk_keeps_the_text_and_says_so(capsys, tmp_path, bag):
+    (tmp_path / 'result.json').symlink_to('/dev/full')
+    assert main(['replay', str(bag), *POLICY, '--out', str(tmp_path)]) == 2
+    done = capsys.readouterr()
+    assert done.out.startswith('Fit to run')
+    assert 'No space left' in done.err and done.err.count('\n') == 1
+
+
+def test_interrupted_process_keeps_what_is_done_and_says_so(tmp_path):
+    """Ctrl-C as a terminal sends it, once the first chunk has been predicted."""
+    path = write_bag(tmp_path / 'bag', aloha_messages(ROBOT, 4.0))
+    begun = tmp_path / 'begun'
+    environment = {
+        **os.environ, 'PI0_TEST_BEGUN': str(begun),
+        'PYTHONPATH': os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+    }  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, '-m', 'pi0_ros.cli', 'replay', str(path), '--policy',
+         'test_odd_bags:slow', '--out', str(tmp_path / 'out')],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    end = time.monotonic() + 60.0
+    while not begun.exists() and time.monotonic() < end and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=60.0)
+    assert process.returncode == 3, error
+    assert 'interrupted' in out and 'Traceback' not in error
+    kept = json.loads((tmp_path / 'out' / 'result.json').read_text())
+    assert kept['chunks'] >= 1 and 'interrupted' in kept['incomplete']
