@@ -3,6 +3,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -98,7 +99,10 @@ def test_light_modules_load_no_torch(module):
 def test_the_safety_process_fits_its_memory():
     """The filter with collision model and ROS stays below 150 MB of resident memory."""
     code = (
-        'import pi0_ros.nodes.safety_filter, resource;'
+        'import pi0_ros.nodes.safety_filter;'
+        'from pi0_ros.robot import RobotSpec; from pi0_ros.safety.collision import CollisionModel;'
+        "robot = RobotSpec.load('aloha'); text = robot.urdf_path.read_text();"
+        'model = CollisionModel(text, robot, robot.urdf);'
         "print([l for l in open('/proc/self/status') if l.startswith('VmRSS')][0].split()[1])"
     )
     out = subprocess.run(
@@ -113,3 +117,12 @@ def test_package_manifest_lists_every_ros_package_imported():
     used = {name.split('.')[0] for path in PACKAGE.rglob('*.py') for name in imports(path)}
     for package in (used & ROS_PACKAGES) - {'interbotix_xs_msgs'}:
         assert f'<exec_depend>{package}</exec_depend>' in manifest, package
+
+
+def test_every_page_of_the_docs_is_linked_from_the_readme_and_every_link_leads_somewhere():
+    readme = (ROOT / 'README.md').read_text(encoding='utf-8')
+    pages = {path.name for path in (ROOT / 'docs').glob('*.md')}
+    assert pages <= set(re.findall(r'\(docs/(\w+\.md)\)', readme))
+    for path in [ROOT / 'README.md', *(ROOT / 'docs').glob('*.md')]:
+        for link in re.findall(r'\]\(([^)#:]+)(?:#[^)]*)?\)', path.read_text(encoding='utf-8')):
+            assert (path.parent / link).exists(), f'{path.name}: {link}'
