@@ -85,7 +85,14 @@ REPORT_PERIOD_S = 10.0
 """Problems that last are repeated in the log this often."""
 
 FRAME_WAIT_S = 0.05
-"""An inference begins when the next frame arrives, but does not wait longer than this for it."""
+"""An inference begins when a frame arrives, but does not wait longer than this for it."""
+
+SPREAD_S = 0.002
+"""Of the moments at which a frame arrives those count at which all cameras' newest are as close
+together as they lately were, up to this: of cameras in step the last one begins the inference."""
+
+SPREADS = 5
+"""How many frames of every camera "lately" is."""
 
 RETRY_S = 1.0
 """After an error the policy is asked again this much later; the arm holds meanwhile."""
@@ -356,6 +363,7 @@ class PolicyNode(ManagedNode):
             settings.execution_horizon, settings.setpoint_lead,
         )  # fmt: skip
         self._buffer = ObservationBuffer(self.robot, settings.max_age, settings.max_skew)
+        self._spreads = deque(maxlen=SPREADS * max(len(self.robot.cameras), 1))
         self._meters = {name: Meter() for name in [*self.robot.cameras, 'joint_states']}
         self._pub_setpoint = self._own(
             self.create_publisher(JointState, 'joint_command_raw', 10), self.destroy_publisher
@@ -483,7 +491,9 @@ class PolicyNode(ManagedNode):
             functools.partial(_decode, kind, data, camera.encoding),
             received_ns=self.clock.now_ns(),
         )
-        self._begin_inference(frame_arrived=True)
+        spread = self._buffer.spread()
+        self._spreads.append(spread)
+        self._begin_inference(complete=spread <= min(self._spreads) + SPREAD_S)
 
     def _on_joints(self, prefix: str, message: JointState) -> None:
         self._meters['joint_states'].add()
@@ -585,8 +595,13 @@ class PolicyNode(ManagedNode):
         self._wanted_since = None
 
     # -- when to infer ----------------------------------------------------------------------------
-    def _begin_inference(self, frame_arrived: bool = False) -> None:
-        """Ask for an inference when a chunk is wanted: at the next frame, soon without one."""
+    def _begin_inference(self, complete: bool = False) -> None:
+        """
+        Ask for an inference when a chunk is wanted.
+
+        :param complete: a frame has just arrived, and the others are of the same moment. Without
+            one the inference begins after ``FRAME_WAIT_S``.
+        """
         if not self._open or time.monotonic() < self._retry_at or not self._prompt.strip():
             return
         if self._inference.state == 'busy':
@@ -597,7 +612,7 @@ class PolicyNode(ManagedNode):
         now = time.monotonic()
         if self._wanted_since is None:
             self._wanted_since = now
-        if frame_arrived or now - self._wanted_since > FRAME_WAIT_S:
+        if complete or now - self._wanted_since > FRAME_WAIT_S:
             self._wanted_since = None
             self._inference.request()
 

@@ -388,6 +388,13 @@ class ObservationBuffer:
             chosen, _, problems = self._select(now_ns)
         return (max(f.stamp for f in chosen.values()) if chosen else None), problems
 
+    def spread(self) -> float:
+        """Return how far apart [s] the newest pictures of the required cameras are."""
+        with self._lock:
+            kept = [self._cameras[name].frames for name in self._required or self._cameras]
+            stamps = [frames[-1].stamp for frames in kept if frames]
+        return (max(stamps) - min(stamps)) / NANOSECONDS if stamps else 0.0
+
     def ages(self, now_ns: int) -> dict[str, float | None]:
         """Return the age [s] of each input's newest stamp; None when never seen."""
         with self._lock:

@@ -517,6 +517,15 @@ def test_skewed_camera_is_named(buffer):
     assert any('skewed' in text for text in problems.values())
 
 
+def test_the_spread_is_that_of_the_newest_pictures(buffer):
+    assert buffer.spread() == 0.0
+    for k, camera in enumerate(CAMERAS):
+        buffer.add_image(camera, ns(0.01 * k), picture())
+    assert buffer.spread() == pytest.approx(0.02)
+    buffer.add_image(HIGH, ns(0.033), picture())
+    assert buffer.spread() == pytest.approx(0.023)
+
+
 def test_clear_forgets_everything(buffer):
     fill(buffer, 0.0)
     buffer.clear()
