@@ -234,6 +234,51 @@ def test_b81_only_the_bags_time_counts(tmp_path):
     assert any('another clock' in note for note in second.summary['notes'])
 
 
+def test_b82_latched_prompt_before_the_start_counts_and_descriptions_are_not_needed(tmp_path):
+    """Latched topics lie at 0 s; a replay from 2 s on needs the prompt and no others."""
+    from bags import STORE, string
+
+    messages = aloha_messages(ROBOT, prompt='close the box')
+    transform = STORE.types['tf2_msgs/msg/TFMessage'](transforms=[])
+    messages[:0] = [
+        ('/robot_description', 'std_msgs/msg/String', START, string('<robot/>')),
+        ('/tf_static', 'tf2_msgs/msg/TFMessage', START, transform),
+    ]
+    policy = StillPolicy()
+    result = run(tmp_path, messages, policy, start=2.0)
+    assert result.summary['chunks'] == 10
+    assert {o.prompt for o in policy.seen} == {'close the box'}
+
+
+def test_b82_rviz_part_loads_the_description_from_its_file(tmp_path):
+    from pi0_ros.bringup import REPLAY_ARGUMENTS, replay_graph
+
+    values = {argument.name: argument.default for argument in REPLAY_ARGUMENTS}
+    graph = replay_graph({**values, 'bag': str(tmp_path)})
+    text = ROBOT.urdf_path.read_text()
+    assert any(p.parameters.get('robot_description') == text for p in graph)
+
+
+def test_b79_needed_topic_of_an_unknown_type_is_refused_before_anything_is_loaded(tmp_path):
+    from bags import STORE
+    from rosbags.rosbag2 import StoragePlugin, Writer
+
+    path = tmp_path / 'bag'
+    topic = ROBOT.cameras['cam_high'].topic
+    with Writer(path, version=9, storage_plugin=StoragePlugin.SQLITE3) as writer:
+        odd = writer.add_connection(
+            topic, 'custom_msgs/msg/Foo', msgdef='int32 x', rihs01='RIHS01_' + '0' * 64
+        )
+        writer.write(odd, START, b'\x00\x01\x00\x00\x05\x00\x00\x00')
+        connections = {}
+        for name, kind, ns, message in aloha_messages(ROBOT, 0.5, drop=['cam_high']):
+            if name not in connections:
+                connections[name] = writer.add_connection(name, kind, typestore=STORE)
+            writer.write(connections[name], ns, STORE.serialize_cdr(message, kind))
+    with pytest.raises(BagError, match=f'{topic} carries custom_msgs/msg/Foo, not an image'):
+        replay(path, StillPolicy(), ROBOT)
+
+
 def test_missing_camera_is_refused_with_a_suggestion_and_a_map(tmp_path):
     messages = aloha_messages(ROBOT, 1.0, rename={'cam_high': '/cam_high/color/image_raw'})
     with pytest.raises(BagError, match=r'did you mean /cam_high/color/image_raw .*--map cam_high'):
