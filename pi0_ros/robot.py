@@ -162,6 +162,7 @@ class OutputSpec:
     gripper_topic: str = ''
     joints: tuple[str, ...] = ()
     gripper_joint: str = ''
+    gripper_mirror: str = ''  # a second joint of the gripper's controller, moved the other way
     time_from_start: float = 0.04  # s, joint_trajectory
 
 
@@ -662,6 +663,7 @@ def _parse_output(s: _Section, prefix: str, joints: list[JointSpec]) -> OutputSp
         gripper_topic=s.topic('gripper_topic', ''),
         joints=tuple(names or own),
         gripper_joint=s.text('gripper_joint', ''),
+        gripper_mirror=s.text('gripper_mirror', ''),
         time_from_start=s.number('time_from_start', OutputSpec.time_from_start, positive=True),
     )
 

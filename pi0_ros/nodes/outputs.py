@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import array
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from std_msgs.msg import Float64MultiArray
@@ -103,12 +103,12 @@ class ForwardCommandAdapter:
 
     def __init__(self, arm: ArmSpec, lower: np.ndarray, upper: np.ndarray):
         self._groups = _controller_groups(arm)
-        self.topics = {topic: Float64MultiArray for topic, _, _ in self._groups}
+        self.topics = {group.topic: Float64MultiArray for group in self._groups}
 
     def encode(self, command: np.ndarray, stamp_ns: int) -> list[tuple[str, object]]:
         return [
-            (topic, messages.float64_array(command[indices]))
-            for topic, _, indices in self._groups
+            (group.topic, messages.float64_array(group.values(command)))
+            for group in self._groups
         ]
 
 
@@ -118,17 +118,17 @@ class JointTrajectoryAdapter:
     def __init__(self, arm: ArmSpec, lower: np.ndarray, upper: np.ndarray):
         self._groups = _controller_groups(arm)
         self._time_from_start = arm.output.time_from_start
-        self.topics = {topic: JointTrajectory for topic, _, _ in self._groups}
+        self.topics = {group.topic: JointTrajectory for group in self._groups}
 
     def encode(self, command: np.ndarray, stamp_ns: int) -> list[tuple[str, object]]:
         return [
             (
-                topic,
+                group.topic,
                 messages.single_point_trajectory(
-                    names, command[indices], stamp_ns, self._time_from_start
+                    group.names, group.values(command), stamp_ns, self._time_from_start
                 ),
             )
-            for topic, names, indices in self._groups
+            for group in self._groups
         ]
 
 
@@ -221,19 +221,37 @@ def _indices(arm: ArmSpec) -> tuple[list[int], int | None]:
     return arm_indices, arm.indices[-1] if arm.gripper is not None else None
 
 
-def _controller_groups(arm: ArmSpec) -> list[tuple[str, list[str], list[int]]]:
-    """Return (topic, joint names, indices) of each controller; one message for each a tick."""
+class _Group(NamedTuple):
+    """What one controller takes: names, where their values lie in the command, and their signs."""
+
+    topic: str
+    names: list[str]
+    indices: list[int]
+    signs: np.ndarray
+
+    def values(self, command: np.ndarray) -> np.ndarray:
+        return command[self.indices] * self.signs
+
+
+def _controller_groups(arm: ArmSpec) -> list[_Group]:
+    """Return what each controller of an arm takes; one message for each a tick."""
     output = arm.output
     indices, gripper = _indices(arm)
-    names = list(output.joints)
+    names, ones = list(output.joints), [1.0] * len(indices)
     if gripper is None:
-        return [(output.topic, names, indices)]
-    gripper_name = output.gripper_joint or arm.gripper.name.removeprefix(arm.prefix)
+        return [_Group(output.topic, names, indices, np.array(ones))]
+    hand = [output.gripper_joint or arm.gripper.name.removeprefix(arm.prefix)]
+    signs = [1.0]
+    if output.gripper_mirror:  # a controller refuses a part of its joints
+        hand, signs = [*hand, output.gripper_mirror], [1.0, -1.0]
+    places = [gripper] * len(hand)
     if output.gripper_topic == output.topic:
-        return [(output.topic, [*names, gripper_name], [*indices, gripper])]
+        return [
+            _Group(output.topic, names + hand, indices + places, np.array(ones + signs))
+        ]
     return [
-        (output.topic, names, indices),
-        (output.gripper_topic, [gripper_name], [gripper]),
+        _Group(output.topic, names, indices, np.array(ones)),
+        _Group(output.gripper_topic, hand, places, np.array(signs)),
     ]
 
 

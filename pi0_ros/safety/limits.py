@@ -89,8 +89,8 @@ class Limits:
         :param xml: text of ``robot_description``.
         :param prefixes: of this robot's names, which a URDF of one arm does not have:
             ``left/waist`` is looked for as it is, then as ``waist``.
-        :raises LimitsError: when the text is no URDF, none of its joints is ours, or a joint is
-            left with no room.
+        :raises LimitsError: when the text is no URDF, it has less than half of our joints, or a
+            joint is left with no room.
         """
         bounds = _urdf_limits(xml)
         new = {b: getattr(self, b).copy() for b in ('lower', 'upper', 'velocity')}
@@ -110,10 +110,11 @@ class Limits:
                     f'{name}: robot_description allows {low}..{high}, the robot file '
                     f'{self.lower[i]}..{self.upper[i]}; nothing is left'
                 )
-        if not found:
+        if 2 * found < len(self.names):  # a gripper is called 'gripper' everywhere
             raise LimitsError(
-                f'robot_description has none of the joints {", ".join(self.names)} '
-                f'(it has {", ".join(bounds) or "no joint with limits"})'
+                f'robot_description has {found or "none"} of the joints {", ".join(self.names)} '
+                f'(it has {", ".join(bounds) or "no joint with limits"}); give the URDF of this '
+                'robot'
             )
         return Limits(
             self.names, **new, acceleration=self.acceleration, jerk=self.jerk,

@@ -88,6 +88,65 @@ def test_joint_trajectory_is_stamped_has_time_and_no_effort():
         assert not point.effort and not point.velocities and not point.accelerations
 
 
+def test_a_gripper_controller_of_two_fingers_gets_both():
+    """Field report B72: a trajectory controller refuses a part of its joints."""
+    mirrored = {'gripper_joint': 'left_finger', 'gripper_mirror': 'right_finger'}
+    outputs = [
+        {**forward('a'), **mirrored, 'kind': 'joint_trajectory'},
+        {**forward('b', gripper_topic='/b/arm'), **mirrored},
+    ]
+    command = np.arange(14) / 10.0
+
+    encoded = dict(outputs_of(robot_with('aloha', *outputs)).encode(command, STAMP))
+
+    assert encoded['/a/grip'].joint_names == ['left_finger', 'right_finger']
+    assert list(encoded['/a/grip'].points[0].positions) == pytest.approx([0.6, -0.6])
+    assert list(encoded['/b/arm'].data)[6:] == pytest.approx([1.3, -1.3])
+
+
+def controllers(document: dict, found: dict) -> dict:
+    """Return controller name -> joints, wherever they stand in a ros2_control file."""
+    for key, value in document.items():
+        if isinstance(value, dict):
+            joints = value.get('ros__parameters', {}).get('joints')
+            if joints and 'broadcaster' not in key:
+                found[key] = joints
+            controllers(value, found)
+    return found
+
+
+@pytest.mark.parametrize('name', [
+    'interbotix_vx300s_trajectory_controllers', 'so101_follower_controllers',
+    'so_arm_ros2_controllers',
+])  # fmt: skip
+def test_real_controllers_get_exactly_their_joints(shared_dir, name):
+    """Field reports B72, B73, over controller files of others."""
+    text = (shared_dir / f'real/configs/{name}.yaml').read_text()
+    taken = 0
+    for controller, joints in controllers(yaml.safe_load(text), {}).items():
+        hand = [j for j in joints if j == 'gripper' or 'finger' in j or j == 'Jaw']
+        arm = [j for j in joints if j not in hand]
+        data = yaml.safe_load(share_path('config/robots/wxai.yaml').read_text())
+        data.pop('poses', None)
+        data.pop('urdf', None)
+        template = data['arms'][0]['joints'][0]
+        names = arm or ['shoulder', 'elbow']
+        data['arms'][0]['joints'] = [{**template, 'name': joint} for joint in names[::-1]]
+        output = {'kind': 'joint_trajectory', 'topic': '/arm', 'joints': names,
+                  'gripper_topic': '/arm' if arm and hand else '/hand'}  # fmt: skip
+        output.update(zip(('gripper_joint', 'gripper_mirror'), hand))
+        data['arms'][0]['output'] = output
+        for key in ('base_frame', 'gripper_frame'):
+            data['arms'][0].pop(key, None)
+        encoded = dict(outputs_of(RobotSpec.from_dict(data)).encode(
+            np.arange(len(names) + 1) / 10.0, STAMP
+        ))  # fmt: skip
+        topic = '/arm' if arm else '/hand'
+        assert encoded[topic].joint_names == joints, controller
+        taken += 1
+    assert taken >= 1
+
+
 @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize('index', [0, 6, 13])
 def test_a_value_that_is_not_finite_encodes_no_message_at_all(bad, index):

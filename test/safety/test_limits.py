@@ -141,6 +141,32 @@ def test_urdf_with_mimic_fixed_and_limitless_joints_narrows_what_it_can():
     assert (made.lower[1], made.upper[1], made.velocity[1]) == (0.021, 0.057, 1.0)
 
 
+def test_urdf_of_another_robot_that_has_a_gripper_too_is_refused():
+    text = urdf(
+        joint('shoulder_pan', lower=-1.9, upper=1.9, velocity=1),
+        joint('gripper', lower=-0.17, upper=1.75, velocity=1),
+    )
+    with pytest.raises(Pi0RosError, match='has 2 of the joints .*it has shoulder_pan, gripper'):
+        Limits.from_robot(RobotSpec.load('aloha')).narrowed_by_urdf(text, ('left/', 'right/'))
+
+
+@pytest.mark.parametrize(
+    'name', ['so100_follower', 'so101_follower', 'panda', 'ur5e', 'trossen_wxai_follower']
+)
+def test_real_urdfs_of_other_robots_are_refused_for_aloha(shared_dir, name):
+    text = (shared_dir / f'real/robots/{name}.urdf').read_text()
+    with pytest.raises(Pi0RosError, match='of the joints left/waist'):
+        Limits.from_robot(RobotSpec.load('aloha')).narrowed_by_urdf(text, ('left/', 'right/'))
+
+
+def test_real_urdf_of_the_trossen_arm_leaves_its_limits(shared_dir):
+    text = (shared_dir / 'real/robots/trossen_wxai_follower.urdf').read_text()
+    robot = Limits.from_robot(RobotSpec.load('wxai'))
+    made = robot.narrowed_by_urdf(text)
+    assert made.lower.tolist() == robot.lower.tolist()
+    assert made.upper.tolist() == robot.upper.tolist()
+
+
 @pytest.mark.parametrize('name', ['bimanual_viperx_transfer_cube.xml', 'vx300s_left.xml'])
 def test_real_mujoco_files_are_named_as_such(shared_dir, name):
     text = (shared_dir / 'real/robots/gym_aloha' / name).read_text()
