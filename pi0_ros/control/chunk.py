@@ -12,6 +12,10 @@ import numpy as np
 from pi0_ros.errors import Pi0RosError
 
 
+MODEL_WIDTH = 32
+"""Width of pi0's actions (openpi's ``action_dim``): a robot's joints first, then padding."""
+
+
 class ChunkError(Pi0RosError):
     """A prediction that must not reach the arm, not even in part (field report B47)."""
 
@@ -53,7 +57,8 @@ class ActionChunk:
         """
         Check a policy's output and freeze a copy of it.
 
-        :param actions: array-like [H >= 1, dof] of finite numbers.
+        :param actions: array-like [H >= 1, dof] of finite numbers; or [H, 32], as pi0's network
+            gives them: what lies beyond the robot's joints is padding, and dropped (B54).
         :param dof: number of joints.
         :raises ChunkError: when anything is wrong with any row; the chunk is refused as a whole.
         """
@@ -68,6 +73,8 @@ class ActionChunk:
                 f'the policy returned a {type(actions).__name__} of dtype {array.dtype}; expected '
                 'an array of real numbers'
             )
+        if array.ndim == 2 and array.shape[1] == MODEL_WIDTH > dof:
+            array = array[:, :dof]
         if array.ndim != 2 or array.shape[0] < 1 or array.shape[1] != dof:
             raise ChunkError(
                 f'the policy returned shape {array.shape}; expected (rows >= 1, {dof})'

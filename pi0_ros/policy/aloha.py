@@ -55,7 +55,7 @@ class AlohaAdapter:
         if self.constants not in PI_ANGLE_CLOSED:
             raise Pi0RosError(
                 f"ALOHA constants '{self.constants}' are not known; expected one of "
-                f'{", ".join(PI_ANGLE_CLOSED)}'
+                f"{', '.join(PI_ANGLE_CLOSED)}, or 'off' for a policy"
             )
 
     def pi_state_from_robot(self, state) -> np.ndarray:

@@ -23,7 +23,7 @@ def with_nan(row):
     ('actions', 'said'),
     [
         (GOOD[:, :13], r'\(50, 13\)'),
-        (np.zeros((50, 32)), r'\(50, 32\)'),  # B54: padding of the model never passes as joints
+        (np.zeros((50, 16)), r'\(50, 16\)'),
         (np.zeros((0, DOF)), r'\(0, 14\)'),
         (np.zeros(DOF), r'\(14,\)'),
         (GOOD.astype(object), 'dtype object'),
@@ -43,6 +43,13 @@ def with_nan(row):
 def test_b47_malformed_chunk_is_refused_as_a_whole(actions, said):
     with pytest.raises(ChunkError, match=said):
         ActionChunk.of(actions, DOF)
+
+
+@pytest.mark.parametrize('dof', [14, 7])
+def test_b54_the_models_padding_is_dropped(dof):
+    wide = np.full((50, 32), 9.9)
+    wide[:, :dof] = 0.5
+    assert np.array_equal(ActionChunk.of(wide, dof).actions, np.full((50, dof), 0.5, np.float32))
 
 
 def test_chunk_is_a_read_only_copy_in_float32():
