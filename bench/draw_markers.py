@@ -3,7 +3,7 @@
 Draw what trajectory_markers publishes, without RViz: ``python bench/draw_markers.py OUT.png``.
 
 Takes the markers of a real node over real topics, for a chunk in which both hands move down and
-towards each other while the left elbow is asked to pass its limit.
+towards each other while the left elbow is asked to pass its limit; its first rows are frozen.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pi0_ros.robot import RobotSpec
 
 BOUND_S = 10.0
 EXECUTED_S = 0.3  # of the chunk's 1 s
+FROZEN = 20  # rows that real-time chunking kept
 
 
 def example(robot: RobotSpec) -> np.ndarray:
@@ -55,7 +56,7 @@ def markers_of(actions: np.ndarray, robot: RobotSpec) -> list:
         while time.monotonic() < end and not (got and len(got[-1].markers) > 10):
             if not sent and publisher.get_subscription_count():
                 stamp = node.get_clock().now().nanoseconds - int(EXECUTED_S * 1e9)
-                chunk = ActionChunk.of(actions, robot.dof, stamp_ns=stamp)
+                chunk = ActionChunk.of(actions, robot.dof, stamp_ns=stamp, frozen_rows=FROZEN)
                 publisher.publish(chunk_message(chunk, robot.joint_names))
                 sent = True
             executor.spin_once(timeout_sec=0.05)
@@ -114,8 +115,8 @@ def draw(markers: list, kinematics: ForwardKinematics, measured: np.ndarray, out
         axes.set_box_aspect((1.24, 0.6, 0.5), zoom=1.1)
         axes.view_init(elevation, azimuth)
     figure.suptitle(
-        'predicted_trajectory: blue now, yellow later, faded executed, red outside a limit, '
-        'ghost at the end'
+        'predicted_trajectory: blue now, yellow later, faded executed, cyan frozen, red outside '
+        'a limit, ghost at the end'
     )
     figure.subplots_adjust(0.0, 0.0, 1.0, 0.9, 0.0)
     figure.savefig(out, dpi=90)
@@ -127,9 +128,12 @@ def draw_marker(axes, marker, lines, polygons) -> None:
         return
     points = np.array([[p.x, p.y, p.z] for p in marker.points])
     colours = [(c.r, c.g, c.b, c.a) for c in marker.colors]
-    if marker.type == Marker.LINE_STRIP and colours:
+    if marker.type == Marker.LINE_STRIP and len(points) > 1:
         pieces = np.stack([points[:-1], points[1:]], axis=1)
-        axes.add_collection3d(lines(pieces, colors=colours[:-1], linewidths=4, zorder=9))
+        c = marker.color
+        wide, over = (4, 9) if colours else (7, 8)
+        colours = colours[:-1] or [(c.r, c.g, c.b, c.a)] * len(pieces)
+        axes.add_collection3d(lines(pieces, colors=colours, linewidths=wide, zorder=over))
     elif marker.type == Marker.LINE_LIST:
         pieces = points.reshape(-1, 2, 3)
         axes.add_collection3d(lines(pieces, colors=colours[::2], linewidths=1, zorder=8))

@@ -3,7 +3,7 @@
 Shows in RViz what the policy is about to do: ``action_chunk`` to markers and paths of the hands.
 
 Namespaces of ``predicted_trajectory``, one set an arm: ``<arm>/path`` (blue now, yellow later; the
-executed part faded), ``<arm>/frozen`` (white over the path: rows that real-time chunking kept from
+executed part faded), ``<arm>/frozen`` (cyan over the path: rows that real-time chunking kept from
 the chunk before), ``<arm>/opening`` (the fingers, every few rows), ``<arm>/limits`` (red: a joint
 of this row is outside of its position limits, and drawn where the filter will hold it, or moves
 faster than its velocity limit), ``<arm>/seam`` (where this chunk took over, and where the one
@@ -67,7 +67,7 @@ TRAIL_COLOURS = {'raw': (0.9, 0.3, 0.9), 'sent': (0.95, 0.95, 0.95)}
 GHOST_ALPHA = 0.25
 LINE_WIDTH = 0.006  # m
 ROUNDING = 1e-5  # rad or m; a float32 action on a bound is not outside of it
-FROZEN_COLOUR = (1.0, 1.0, 1.0, 0.9)
+FROZEN_COLOUR = (0.1, 0.85, 0.85, 0.9)
 
 
 class TrajectoryMarkers(ManagedNode):
