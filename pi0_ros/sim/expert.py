@@ -31,8 +31,8 @@ Openings of a hand. The cube stops the fingers at 0.62; shutting further squeeze
 Keyframes leave the grippers the time that the safety filter's 3.14 rad/s asks for.
 """
 
-FINGERTIP = {'right': 0.015, 'left': 0.012}
-"""How far short of the cube's middle the pinch point stays [m]: the hands keep 3 cm apart."""
+FINGERTIP = {'right': 0.004, 'left': 0.004}
+"""How far short of the cube's middle the pinch points stay [m]; fingers stay off the other palm."""
 
 _DAMPING = 0.02
 _ITERATIONS = 200

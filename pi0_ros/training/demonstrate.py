@@ -76,8 +76,8 @@ def record_episode(sim, seed: int, disturbance: float, image_size: int, stride: 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--out', type=Path, required=True, help='folder to write')
     parser.add_argument('--episodes', type=int, default=700)
-    parser.add_argument('--disturbed', type=float, default=0.45, help='share with noise')
-    parser.add_argument('--disturbance', type=float, default=0.01, help='noise [rad]')
+    parser.add_argument('--disturbed', type=float, default=0.6, help='share with noise')
+    parser.add_argument('--disturbance', type=float, default=0.015, help='noise [rad]')
     parser.add_argument('--image-size', type=int, default=128, help='pixels, square')
     parser.add_argument('--stride', type=int, default=5, help='steps between frames')
     parser.add_argument('--seed', type=int, default=FIRST_SEED, help='of the first episode')
