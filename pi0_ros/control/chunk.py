@@ -11,7 +11,6 @@ import numpy as np
 
 from pi0_ros.errors import Pi0RosError
 
-
 MODEL_WIDTH = 32
 """Width of pi0's actions (openpi's ``action_dim``): a robot's joints first, then padding."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from pi0_ros.errors import Pi0RosError
+from pi0_ros.policy.aloha import AlohaAdapter
 from pi0_ros.policy.checkpoint import (
     ALOHA_DELTA_MASK,
     check_modes,
@@ -108,6 +109,7 @@ def _missing_for(info, robot: RobotSpec, modes) -> list[str]:
         if said is not None and said != robot.dof:
             missing.append(f'{name}: {said} in the checkpoint, {robot.dof} joints')
     if info.statistics is not None:
+        before = len(missing)
         for name, mode in zip(('state', 'actions'), modes):
             try:
                 Normalizer.from_statistics(
@@ -115,12 +117,46 @@ def _missing_for(info, robot: RobotSpec, modes) -> list[str]:
                 )
             except Pi0RosError as error:
                 missing.append(str(error))
+        if len(missing) == before:
+            missing += actions_outside_limits(info, robot)
     if info.cameras is not None:
         slots = {camera.slot for camera in robot.cameras.values()}
         absent = [n for n, s in info.cameras.items() if n not in robot.cameras and s not in slots]
         if absent:
             missing.append(f'cameras {", ".join(absent)} (will be masked)')
     return missing
+
+
+def actions_outside_limits(info, robot: RobotSpec) -> list[str]:
+    """
+    Compare where the actions of training lay with where the robot can go.
+
+    :param info: from ``read_checkpoint``; relative actions are not judged.
+    :return: a sentence for each joint of which less than half of the range between the 1st and
+        the 99th percentile (else mean and two standard deviations) is within its limits.
+    """
+    group = (info.statistics or {}).get('actions') or {}
+    if info.action_space == 'delta' or live_width(group) < robot.dof:
+        return []
+    ends = [group.get('q01'), group.get('q99')]
+    if ends[0] is None or ends[1] is None:
+        if group.get('mean') is None or group.get('std') is None:
+            return []
+        mean, std = np.asarray(group['mean'], float), np.asarray(group['std'], float)
+        ends = [mean - 2.0 * std, mean + 2.0 * std]
+    ends = np.array([np.asarray(end, float)[: robot.dof] for end in ends])
+    if info.aloha not in (None, 'off'):
+        ends = AlohaAdapter(info.aloha).robot_actions_from_pi(ends)
+    low, high = np.sort(robot.policy_to_command(ends), axis=0)
+    found = []
+    for joint, a, b in zip(robot.joints, low, high):
+        inside = min(b, joint.upper) - max(a, joint.lower)
+        if inside < 0.5 * (b - a) or not joint.lower <= 0.5 * (a + b) <= joint.upper:
+            found.append(
+                f'{joint.name}: actions of training lie from {a:.3g} to {b:.3g}, the robot allows '
+                f'{joint.lower:.3g} to {joint.upper:.3g} {joint.unit}; another robot or unit?'
+            )
+    return found
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
