@@ -80,9 +80,9 @@ def _transformers_input(pixels, size: int):
     new_height, new_width = max(1, int(height * scale)), max(1, int(width * scale))
     if (height, width) != (new_height, new_width):
         pixels = torch.nn.functional.interpolate(
-            pixels[None].float(), size=(new_height, new_width), mode='bicubic',
-            align_corners=False, antialias=True,
-        )[0].round().clamp(0.0, 255.0)  # fmt: skip
+            pixels[None], size=(new_height, new_width), mode='bicubic', align_corners=False,
+            antialias=True,
+        )[0]  # of bytes: torch rounds and clamps after each direction, as torchvision and Pillow
     padded = torch.zeros(3, size, size)
     padded[:, :new_height, :new_width] = (pixels / 255.0 - 0.5) / 0.5
     return padded
