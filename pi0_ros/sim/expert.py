@@ -32,7 +32,7 @@ Keyframes leave the grippers the time that the safety filter's 3.14 rad/s asks f
 """
 
 FINGERTIP = {'right': 0.004, 'left': 0.004}
-"""How far short of the cube's middle the pinch points stay [m]; fingers stay off the other palm."""
+"""How far the pinch points stay short of the cube's middle [m]: off the other hand's palm."""
 
 _DAMPING = 0.02
 _ITERATIONS = 200
