@@ -19,6 +19,7 @@ import functools
 import gc
 import importlib
 import inspect
+import math
 import os
 import select
 import sys
@@ -218,8 +219,9 @@ class StampMap:
     """
     Turns times of the tick clock into ROS stamps.
 
-    Both clocks are read once a tick, and a thread can be interrupted in between; so the offset
-    follows what is measured slowly, and at once only when the system clock was set.
+    Both clocks are read once a tick, and a thread can be interrupted in between: such a reading is
+    worth nothing. The offset follows the others slowly, and at once only when the system clock was
+    set.
     """
 
     def __init__(self, clock: NodeClock, follow_s: float = 20e-6, step_s: float = 0.05):
@@ -229,10 +231,16 @@ class StampMap:
     def stamp_ns(self, due: float) -> int:
         if self._clock.simulated:
             return round(due * NANOSECONDS)
-        measured = self._clock.now_ns() / NANOSECONDS - self._clock.seconds()
-        if self._offset is None or abs(measured - self._offset) > self._step:
+        before = self._clock.seconds()
+        measured = self._clock.now_ns() / NANOSECONDS
+        took = self._clock.seconds() - before
+        measured -= before + took / 2
+        if self._offset is None:
             self._offset = measured
-        self._offset += min(max(measured - self._offset, -self._follow), self._follow)
+        elif took < self._step / 4:
+            if abs(measured - self._offset) > self._step:
+                self._offset = measured
+            self._offset += min(max(measured - self._offset, -self._follow), self._follow)
         return round((due + self._offset) * NANOSECONDS)
 
 
@@ -365,8 +373,10 @@ class PolicyNode(ManagedNode):
         self._buffer = ObservationBuffer(self.robot, settings.max_age, settings.max_skew)
         self._spreads = deque(maxlen=SPREADS * max(len(self.robot.cameras), 1))
         self._meters = {name: Meter() for name in [*self.robot.cameras, 'joint_states']}
+        burst = math.ceil(settings.setpoint_lead * settings.control_rate)  # after a stall
         self._pub_setpoint = self._own(
-            self.create_publisher(JointState, 'joint_command_raw', 10), self.destroy_publisher
+            self.create_publisher(JointState, 'joint_command_raw', 10 + burst),
+            self.destroy_publisher,
         )
         self._pub_chunk = self._own(
             self.create_publisher(JointTrajectory, 'action_chunk', 10), self.destroy_publisher

@@ -74,18 +74,39 @@ def set_parameter(robot, name, value):
     return call(robot, SetParameters, '/policy_node/set_parameters', request).results[0]
 
 
+def even(robot):
+    """
+    Check that setpoints are due at even times; return joint 0 of them.
+
+    A machine may stand still for longer than any lead. Then the node must say so; what it repeats
+    once after such a pause is left out.
+    """
+    values, gaps = robot.values(), np.diff(robot.dues())
+    values, gaps = values[: len(gaps) + 1], gaps[: len(values) - 1]
+    assert (gaps > DT - 2e-3).all()
+    paused = gaps > DT + 2e-3
+
+    def named():
+        stalls = robot.status.get('executor', {}).get('stalls beyond the lead', '0')
+        return int(stalls) >= paused.sum()
+
+    robot.until(named, what='as many stalls in the diagnostics as pauses')
+    return values[np.concatenate([[True], ~paused])]
+
+
 # -- setpoints ------------------------------------------------------------------------------------
 
 
 def test_b46_rows_come_one_a_tick_in_order_due_at_even_times_and_ahead(start):
-    robot, _ = start('Ramp', stitching='switch', execution_horizon=50, setpoint_lead=0.5)
+    robot, _ = start(
+        'Ramp', stitching='switch', execution_horizon=50, setpoint_lead=0.5, max_age=5.0
+    )
     robot.until(lambda: len(robot.setpoints) >= 60 and len(robot.chunks) >= 2, 40.0, 'setpoints')
-    seam = int(np.argmax(np.diff(robot.values()) < 0.0)) + 1  # chunk 2 is asked for before row 50
-    assert 1 < seam <= 50
-    np.testing.assert_allclose(robot.values()[:seam], 0.001 * np.arange(seam), atol=1e-7)
-    steps = np.diff(robot.values()[:60])
-    assert np.sum(np.abs(steps - 0.001) > 1e-6) < len(robot.chunks)  # seams only
-    np.testing.assert_allclose(np.diff(robot.dues()), DT, atol=2e-3)
+    values = even(robot)
+    seam = int(np.argmax(np.diff(values) < 0.0)) + 1  # chunk 2 is asked for before row 50
+    rows = np.minimum(np.arange(seam), 49)  # where it is late after all the last row holds
+    assert seam > 1
+    np.testing.assert_allclose(values[:seam], 0.001 * rows, atol=1e-7)
     message = robot.setpoints[0][1]
     assert tuple(message.name) == robot.robot.joint_names
     assert len(message.position) == 14
@@ -123,11 +144,10 @@ def test_action_chunk_is_the_whole_prediction_stamped_with_its_observation(start
 
 
 def test_b44_a_late_policy_lets_the_arm_hold_and_says_so(start):
-    robot, _ = start('Ramp', latency=1.2, stitching='switch', setpoint_lead=0.5)
+    robot, _ = start('Ramp', latency=1.2, stitching='switch', setpoint_lead=0.5, max_age=5.0)
     robot.until(lambda: robot.status.get('executor', {}).get('message', '').startswith('dry'))
     robot.until(lambda: len(robot.chunks) >= 3, 40.0, 'chunks')
-    np.testing.assert_allclose(np.diff(robot.dues()), DT, atol=2e-3)  # the stream never breaks
-    steps = np.diff(robot.values())
+    steps = np.diff(even(robot))  # the stream never breaks
     assert (np.abs(steps) < 1e-9).sum() > 10  # held
     assert int(robot.status['executor']['times run dry']) >= 1
 

@@ -86,6 +86,33 @@ def test_stamps_follow_a_slow_drift_without_a_leap():
     assert abs(offsets[-1] - offsets[0] - 199 * 5_000) < 1_000_000
 
 
+@pytest.mark.parametrize('interrupted', ['before', 'after'])
+def test_b06_an_interruption_between_the_two_clocks_is_no_step_of_one(interrupted):
+    """The thread loses the processor for 0.3 s while it compares the two clocks."""
+
+    class Interrupted:
+        simulated, now, at = False, 100.0, 20
+
+        def seconds(self):
+            return self.now
+
+        def now_ns(self):
+            self.at -= 1
+            if self.at == 0 and interrupted == 'before':
+                self.now += 0.3
+            read = round((1.7e9 + self.now) * 1e9)
+            if self.at == 0 and interrupted == 'after':
+                self.now += 0.3
+            return read
+
+    clock = Interrupted()
+    stamps, got = StampMap(clock), []
+    for tick in range(40):
+        got.append(stamps.stamp_ns(100.0 + 0.02 * tick))
+        clock.now += 0.02
+    np.testing.assert_allclose(np.diff(got) / 1e9, 0.02, atol=1e-4)
+
+
 @pytest.mark.parametrize('kind', [Image, CompressedImage])
 @pytest.mark.parametrize('stamp', [(0, 0), (1_700_000_000, 999_999_999), (2**31 - 1, 1)])
 def test_the_stamp_is_read_without_deserializing(kind, stamp):
