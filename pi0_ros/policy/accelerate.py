@@ -88,6 +88,38 @@ class FixedShape:
         return model.flow(cache, held['noise'], self.steps, None, self.terms)
 
 
+class CudaGraphs:
+    """
+    Records and replays work on a GPU, all of it on one stream of its own.
+
+    Anything with ``work`` and ``record`` can stand in its place.
+    """
+
+    def __init__(self, device: torch.device):
+        """Make the stream."""
+        self.stream = torch.cuda.Stream(device)
+
+    @contextlib.contextmanager
+    def work(self) -> Iterator[None]:
+        """Order what happens inside after the caller's work, and wait for it at the end."""
+        self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
+        with torch.cuda.stream(self.stream):
+            yield
+        self.stream.synchronize()
+
+    def record(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Return what replays ``run`` on the buffers that it used, into the same output."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream):
+            output = run()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return output
+
+        return replay
+
+
 class Accelerated:
     """
     ``Pi0Model.sample_actions`` through CUDA graphs; one thread and one stream of its own.
@@ -97,20 +129,22 @@ class Accelerated:
     and 'eager' elsewhere. ``fallbacks`` tells which situations run plainly, and why.
     """
 
-    def __init__(self, model: Pi0Model, mode: str = 'auto'):
+    def __init__(self, model: Pi0Model, mode: str = 'auto', graphs: CudaGraphs | None = None):
         """
         Prepare; nothing is captured yet.
 
-        :raises Pi0RosError: there is no such mode, or 'graph' without a GPU
+        :param graphs: what records and replays; None: ``CudaGraphs`` where the model is on a GPU
+        :raises Pi0RosError: there is no such mode, or 'graph' with nothing to record on
         """
         if mode not in MODES:
             raise Pi0RosError(f"mode '{mode}' is not one of {', '.join(MODES)}")
-        cuda = model.device.type == 'cuda'
-        if mode == 'graph' and not cuda:
+        if graphs is None and mode != 'eager' and model.device.type == 'cuda':
+            graphs = CudaGraphs(model.device)
+        if mode == 'graph' and graphs is None:
             raise Pi0RosError(f'mode graph needs a CUDA device, not {model.device}; use eager')
         self.model = model
-        self.mode = ('graph' if cuda else 'eager') if mode == 'auto' else mode
-        self.stream = torch.cuda.Stream(model.device) if cuda else None
+        self.mode = ('eager' if graphs is None else 'graph') if mode == 'auto' else mode
+        self.graphs = graphs
         self.fallbacks: dict[tuple, str] = {}
         self._ready: dict[tuple, tuple[FixedShape, Callable[[], Tensor]]] = {}
         if self.mode == 'compile':
@@ -124,7 +158,12 @@ class Accelerated:
         """Do as ``Pi0Model.sample_actions``; guided and batched calls run plainly."""
         model = self.model
         plain = (images, image_masks, tokens, token_masks, state, noise, num_steps, guidance)
-        if self.mode == 'eager' or guidance is not None or len(tokens) != 1:
+        if self.mode == 'eager':
+            return model.sample_actions(
+                images, image_masks, tokens, token_masks, state, noise=noise,
+                num_steps=num_steps, guidance=guidance,
+            )  # fmt: skip
+        if guidance is not None or len(tokens) != 1:
             return self._plainly(*plain)
         images, image_masks, tokens, token_masks = model._check_prefix(
             images, image_masks, tokens, token_masks
@@ -148,23 +187,17 @@ class Accelerated:
             return self.model.sample_actions(*arguments)
 
     def _call(self, fixed, call, images, tokens, state, noise) -> Tensor:
-        if self.stream is None:
+        with contextlib.nullcontext() if self.graphs is None else self.graphs.work():
             fixed.fill(images, tokens, state, noise)
             return call().clone()
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
-            fixed.fill(images, tokens, state, noise)
-            result = call().clone()
-        self.stream.synchronize()
-        return result
 
     def _prepare(self, key, images, tokens, state, noise) -> None:
         """Capture one situation and trust it only if it gives the plain model's results."""
         try:
             fixed = FixedShape(self.model, *key)
             call = fixed.run
-            if self.stream is not None:
-                call = self._capture(fixed, images, tokens, state, noise)
+            if self.graphs is not None:
+                call = self._record(fixed, images, tokens, state, noise)
             gap = self._largest_gap(fixed, call, images, tokens, state, noise)
         except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
             self._fall_back(key, f'{type(error).__name__}: {str(error).splitlines()[0]}')
@@ -182,34 +215,28 @@ class Accelerated:
             self.mode, *key, reason,
         )  # fmt: skip
 
-    def _capture(self, fixed, *inputs) -> Callable[[], Tensor]:
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
+    def _record(self, fixed, *inputs) -> Callable[[], Tensor]:
+        with self.graphs.work():
             fixed.fill(*inputs)
-            for _ in range(3):  # lazy initialisation must not happen inside the capture
+            for _ in range(3):  # lazy initialisation must not happen inside the recording
                 fixed.run()
-        self.stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream):
-            output = fixed.run()
-
-        def replay() -> Tensor:
-            graph.replay()
-            return output
-
-        return replay
+        return self.graphs.record(fixed.run)
 
     def _largest_gap(self, fixed, call, images, tokens, state, noise) -> float:
         """Return the largest difference from the plain model over successive, different calls."""
         gaps = []
         masks = [torch.ones(1, dtype=torch.bool) for _ in images]
         for i in range(CHECKS):
-            turned = [image.roll(7 * i, dims=-1) for image in images]
+            # Not rolled alone: a warm-up's pictures may be of one colour, and all the same.
+            turned = [
+                image.roll(7 * i, dims=-1) * (1 - (i + c) / 16) for c, image in enumerate(images)
+            ]
             shifted = tokens.roll(i, dims=1)
             other = noise.roll(3 * i, dims=1)
-            fast = self._call(fixed, call, turned, shifted, state, other)
+            moved = None if state is None else state + i / 4
+            fast = self._call(fixed, call, turned, shifted, moved, other)
             valid = torch.ones(shifted.shape, dtype=torch.bool)
-            plain = self._plainly(turned, masks, shifted, valid, state, other, fixed.steps)
+            plain = self._plainly(turned, masks, shifted, valid, moved, other, fixed.steps)
             gaps.append(float((fast - plain).abs().max()))
         return max(gaps, key=lambda gap: gap if gap == gap else float('inf'))
 

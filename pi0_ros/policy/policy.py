@@ -30,6 +30,7 @@ from pi0_ros.policy.checkpoint import (
     check_modes,
     locate,
     looks_relative,
+    match_cameras,
     read_checkpoint,
     read_statistics,
 )
@@ -79,6 +80,7 @@ class Pi0Policy:
         self._state, self._actions = state, actions
         self._delta_mask, self._aloha, self._resize = delta_mask, aloha, resize
         self._num_steps, self._seed, self._sequence = num_steps, seed, 0
+        self._said: tuple = ((), ())  # cameras that were missing or not used, last time
         if dof > min(model.config.max_action_dim, model.config.max_state_dim):
             raise PolicyError(
                 f'the robot has {dof} joints, the model takes {model.config.max_state_dim} and '
@@ -182,16 +184,24 @@ class Pi0Policy:
         )
         for note in info.notes:
             _log.warning('%s', note)
-        if device == 'auto':
-            import torch
-
-            device = 'cuda' if torch.cuda.is_available() else 'cpu'
-        model = Pi0Model.load(folder, config, device, dtype)
+        model = Pi0Model.load(folder, config, _usable_device(device), dtype)
         return cls(
             model, words, state, actions, dof=dof, cameras=_camera_table(robot, info),
             delta_mask=mask, aloha=None if aloha == 'off' else AlohaAdapter(aloha),
             resize=info.resize, num_steps=num_steps, seed=seed, prompt=info.prompt, info=info,
         )  # fmt: skip
+
+    @property
+    def model(self):
+        """The model, None once closed; on a GPU it runs as CUDA graphs (``accelerate.py``)."""
+        return self._model
+
+    @model.setter
+    def model(self, model) -> None:
+        from pi0_ros.policy.accelerate import Accelerated
+
+        self._model = model
+        self._sampler = None if model is None else Accelerated(model)
 
     @property
     def aloha_constants(self) -> str:
@@ -234,7 +244,7 @@ class Pi0Policy:
         with torch.inference_mode(guidance is None or not guidance.full_jacobian), (
             torch.set_grad_enabled(guidance is not None and guidance.full_jacobian)
         ):
-            out = self.model.sample_actions(
+            out = self._sampler.sample_actions(
                 images, masks,
                 torch.from_numpy(tokens)[None],
                 torch.ones(1, len(tokens), dtype=torch.bool),
@@ -254,15 +264,25 @@ class Pi0Policy:
         return actions.astype(np.float32)
 
     def warm_up(self) -> None:
-        """Run once on made-up input, so that the first real inference is as fast as the rest."""
+        """
+        Run on made-up input, so that the first real inference is as fast as the rest.
+
+        On a GPU once for each number of cameras, so that losing one in motion records nothing.
+        """
         from types import SimpleNamespace
 
         size = self.config.vision.image
         state = self._state.offset[: self.dof] if len(self._state.offset) else np.zeros(self.dof)
         if self._aloha is not None:
             state = np.full(self.dof, 0.5)
-        images = {name: np.zeros((size, size, 3), np.uint8) for name in self.cameras}
-        self.predict(SimpleNamespace(images=images, state=state, prompt=self.prompt or 'warm up'))
+        names = list(self.cameras)
+        fewest = len(names) if self._sampler.mode == 'eager' else 1
+        for count in range(len(names), fewest - 1, -1):
+            images = {name: np.zeros((size, size, 3), np.uint8) for name in names[:count]}
+            self._said = tuple(names[count:]), ()  # left out on purpose
+            prompt = self.prompt or 'warm up'
+            self.predict(SimpleNamespace(images=images, state=state, prompt=prompt))
+        self._said = (), ()
         self.reset()
 
     def reset(self) -> None:
@@ -293,13 +313,21 @@ class Pi0Policy:
 
         names = list(self.cameras)
         present = [name for name in names if name in given]
+        absent = tuple(name for name in names if name not in given)
+        unused = tuple(name for name in given if name not in names)
+        if present and (absent, unused) != self._said:  # once, until it changes
+            self._said = (absent, unused)
+            if absent:
+                _log.warning('no picture of %s; masked and left out', ', '.join(absent))
+            if unused:
+                _log.warning('the policy takes no picture of %s; not used', ', '.join(unused))
         if not present:
             raise PolicyError(
                 f'no camera of the policy ({", ".join(names)}) is in the observation '
                 f'({", ".join(given) or "none"})'
             )
-        size, device = self.config.vision.image, self.model.device
-        images = [model_input(given[n], size, self._resize)[None].to(device) for n in present]
+        size = self.config.vision.image
+        images = [model_input(given[n], size, self._resize)[None] for n in present]
         return images, [torch.ones(1, dtype=torch.bool)] * len(images)
 
     def _model_actions(self, actions, base: np.ndarray) -> np.ndarray:
@@ -396,6 +424,22 @@ def _normalizers(info, normalization, no_normalization: bool, dof: int):
         raise StatisticsError(f'{info.path}, {info.statistics_source}: {error}') from None
 
 
+def _usable_device(name: str) -> str:
+    """Return a device that torch has: ``auto`` is cuda where there is one."""
+    import torch
+
+    if name == 'auto':
+        return 'cuda' if torch.cuda.is_available() else 'cpu'
+    try:
+        torch.empty(1, device=name)
+    except (AssertionError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise PolicyError(
+            f"device '{name}' cannot be used here ({reason}); say 'cpu', 'cuda' or 'auto'"
+        ) from None
+    return name
+
+
 def _camera_table(robot, info) -> dict[str, str]:
     """Return robot camera -> slot of the cameras that the model sees, in its order."""
     if robot is None:
@@ -403,15 +447,7 @@ def _camera_table(robot, info) -> dict[str, str]:
     own = {name: camera.slot for name, camera in robot.cameras.items()}
     if info.cameras is None:
         return {n: slot for slot in CAMERA_SLOTS for n, s in own.items() if s == slot}
-    table, absent = {}, []
-    for name, slot in info.cameras.items():
-        stand_in = [n for n, s in own.items() if s and s == slot and n not in info.cameras]
-        if name in own:
-            table[name] = slot
-        elif stand_in:
-            table[stand_in[0]] = slot
-        else:
-            absent.append(name)
+    table, absent = match_cameras(info.cameras, own)
     if not table:
         raise CheckpointError(
             f"{info.path} was trained with cameras {', '.join(info.cameras)}; robot "
