@@ -27,13 +27,19 @@ unexport _ROS_WHEELS_BOOTSTRAP_COMPLETE
 export OMP_NUM_THREADS ?= 1
 export MUJOCO_GL ?= egl
 
-.PHONY: demo test lint bench venv clean
+.PHONY: demo test test-oldest lint bench venv clean
 
 demo: venv
 	$(PY) -m pi0_ros.cli demo
 
 test: venv
 	$(PY) -m pytest $(ARGS)
+
+# The policy's tests with the oldest transformers that setup.py admits, in a venv of their own.
+test-oldest:
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/pip install --quiet "$(TORCH)" 'transformers==4.48.1' --editable '.[test]'
+	.venv-oldest/bin/python -m pytest test/policy $(ARGS)
 
 lint: venv
 	$(PY) -m ruff check .

@@ -695,6 +695,34 @@ def _what_file(path: Path) -> str:
     return path.suffix.lstrip('.') or 'no folder'
 
 
+def match_cameras(
+    seen: Mapping[str, str], own: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:  # fmt: skip
+    """
+    Return a robot's cameras for those of a checkpoint, and the checkpoint's that it lacks.
+
+    A camera of the same name is the one. Otherwise the robot's camera of the same slot stands in;
+    where other names are the same, only if the name itself is a slot's: then the rest of the
+    names are known too, and their place in a list says nothing.
+
+    :param seen: the checkpoint's, name -> slot, in the model's order.
+    :param own: the robot's, name -> slot.
+    :return: robot camera -> slot, in the model's order; names without one.
+    """
+    table: dict[str, str] = {}
+    absent = []
+    related = any(name in own for name in seen)
+    for name, slot in seen.items():
+        stand_in = [n for n, s in own.items() if s and s == slot and n not in seen]
+        if name in own:
+            table[name] = slot
+        elif stand_in and (name in CAMERA_SLOTS or not related):
+            table[stand_in[0]] = slot
+        else:
+            absent.append(name)
+    return table, absent
+
+
 def carried_over(info: CheckpointInfo) -> tuple[dict, dict | None]:
     """
     Return the pipeline section and the norm_stats of a checkpoint that keeps neither in a file.

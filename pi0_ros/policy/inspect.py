@@ -21,6 +21,7 @@ from pi0_ros.policy.checkpoint import (
     check_modes,
     locate,
     looks_relative,
+    match_cameras,
     read_checkpoint,
 )
 from pi0_ros.policy.normalization import Normalizer, live_width
@@ -120,8 +121,8 @@ def _missing_for(info, robot: RobotSpec, modes) -> list[str]:
         if len(missing) == before:
             missing += actions_outside_limits(info, robot)
     if info.cameras is not None:
-        slots = {camera.slot for camera in robot.cameras.values()}
-        absent = [n for n, s in info.cameras.items() if n not in robot.cameras and s not in slots]
+        own = {name: camera.slot for name, camera in robot.cameras.items()}
+        _, absent = match_cameras(info.cameras, own)
         if absent:
             missing.append(f'cameras {", ".join(absent)} (will be masked)')
     return missing

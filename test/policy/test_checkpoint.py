@@ -165,6 +165,24 @@ def test_cameras_named_by_slot_keep_the_order_of_the_config(made, tmp_path):
     assert tuple(Pi0Policy.from_pretrained(folder, robot=ALOHA).cameras) == expected
 
 
+def test_no_camera_stands_in_for_one_that_is_known_by_name(made, tmp_path):
+    features = {f'observation.images.{n}': {'type': 'VISUAL', 'shape': [3, 48, 64]}
+                for n in ('cam_high', 'cam_low')}  # fmt: skip
+    features['observation.state'] = {'type': 'STATE', 'shape': [14]}
+    folder = write_new(made, tmp_path / 'new', input_features=features)
+    assert Pi0Policy.from_pretrained(folder, robot=ALOHA).cameras == {'cam_high': 'base_0_rgb'}
+    assert any('cam_low (will be masked)' in m for m in describe(folder, ALOHA)[1])
+
+
+def test_cameras_of_unknown_names_take_the_slots_in_turn(made, tmp_path):
+    features = {f'observation.images.{n}': {'type': 'VISUAL', 'shape': [3, 48, 64]}
+                for n in ('front', 'left', 'right')}  # fmt: skip
+    features['observation.state'] = {'type': 'STATE', 'shape': [14]}
+    folder = write_new(made, tmp_path / 'new', input_features=features)
+    expected = ['cam_high', 'cam_left_wrist', 'cam_right_wrist']
+    assert list(Pi0Policy.from_pretrained(folder, robot=ALOHA).cameras) == expected
+
+
 def test_a_camera_without_the_usual_prefix_is_a_camera(made, tmp_path):
     features = {'observation.image': {'type': 'VISUAL', 'shape': [3, 48, 64]},
                 'observation.state': {'type': 'STATE', 'shape': [14]}}  # fmt: skip
