@@ -214,8 +214,11 @@ def deploy(policy, folder, values=None, prompt: str = '') -> Path:
         'dialect': info.dialect, 'cameras': dict(policy.cameras),
         'camera_order': list(policy.cameras), 'resize': policy._resize,
         'state_dim': policy.dof, 'action_dim': policy.dof,
-        'prompt_tokens': policy.tokenizer.length, 'prompt': prompt or policy.prompt,
+        'prompt_tokens': policy.tokenizer.length, 'truncate': info.truncate,
+        'prompt': prompt or policy.prompt,
     }  # fmt: skip
+    if info.tokenizer:
+        pipeline['tokenizer'] = info.tokenizer
     if policy._delta_mask is not None:
         pipeline['delta_mask'] = [bool(v) for v in policy._delta_mask]
     if values is None:

@@ -271,6 +271,22 @@ def test_bfloat16_trains_weights_of_full_precision(arguments):
     assert {v.dtype for v in weights(args.out).values()} == {torch.float32}
 
 
+def test_the_bases_arithmetic_is_kept(arguments, tmp_path):
+    how = {
+        'state_mode': 'min_max', 'action_mode': 'quantile', 'dialect': 'lerobot',
+        'resize': 'torch', 'action_space': 'delta',
+        'delta_mask': [True] * 6 + [False] + [True] * 7,
+    }  # fmt: skip
+    base = checkpoint(tmp_path / 'odd', 'pi05', **how)
+    args = arguments(checkpoint=str(base), steps=1)
+    finetune.run(args)
+    written = json.loads((args.out / 'checkpoint' / 'config.json').read_text())
+    assert {key: written['pipeline'][key] for key in how} == how
+    assert written['type'] == 'pi05'
+    policy = Pi0Policy.from_pretrained(args.out / 'checkpoint', robot=ALOHA)
+    assert (policy._state.mode, policy._actions.mode) == ('min_max', 'quantile')
+
+
 def test_the_average_follows_and_is_what_is_deployed():
     parameter = torch.nn.Parameter(torch.zeros(3))
     ema = finetune.Ema({'p': parameter}, 0.5)
