@@ -49,6 +49,7 @@ from pi0_ros.control import (
     make_stitcher,
     noise_for,
 )
+from pi0_ros.control.executor import TOLERANCE_S
 from pi0_ros.errors import Pi0RosError
 from pi0_ros.messages import (
     NANOSECONDS,
@@ -186,6 +187,12 @@ class Ticker:
             os.write(self._writer, b'.')
         except (BlockingIOError, OSError):  # a wake-up is pending already, or it has ended
             pass
+
+    def clock_moved(self) -> None:
+        """Look again if simulated time has reached the next setpoint; ``/clock`` may be fast."""
+        due = self._executor.next_poll()
+        if due is not None and self._clock.seconds() >= due - TOLERANCE_S:
+            self.wake()
 
     def stop(self) -> None:
         """End the thread; nothing is sent afterwards. Not to be called from the thread itself."""
@@ -584,7 +591,7 @@ class PolicyNode(ManagedNode):
     def _on_advance(self, _) -> None:
         ticker = self._ticker
         if ticker is not None:
-            ticker.wake()
+            ticker.clock_moved()
 
     def _on_jump_back(self, jump) -> None:
         with self._lock:
