@@ -55,7 +55,7 @@ def environment(domain: int, base: dict[str, str] | None = None) -> dict[str, st
     return env
 
 
-def wait_for(condition, timeout: float = 10.0, what: str = ''):
+def wait_for(condition, timeout: float = 30.0, what: str = ''):
     """Return what the condition returned as soon as that is true; fail after the timeout."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
@@ -85,6 +85,7 @@ class Lab:
         self.follow = True
         self.velocities: list[float] = []
         self.received: list[tuple[float, np.ndarray]] = []
+        self.sent: list[tuple[float, np.ndarray]] = []  # as received, by their stamps where live
         self.statuses: list[DiagnosticStatus] = []
         self.diagnostics: dict[str, DiagnosticStatus] = {}
         self.processes: list[subprocess.Popen] = []
@@ -145,12 +146,12 @@ class Lab:
         return self._call(self._triggers['reset'], Trigger.Request())
 
     def _call(self, client, request):
-        assert client.wait_for_service(timeout_sec=10.0), 'no filter'
+        assert client.wait_for_service(timeout_sec=30.0), 'no filter'
         future = client.call_async(request)
-        wait_for(future.done, 10.0, 'an answer of the filter')
+        wait_for(future.done, 30.0, 'an answer of the filter')
         return future.result()
 
-    def wait_for_state(self, *states: str, timeout: float = 10.0) -> DiagnosticStatus:
+    def wait_for_state(self, *states: str, timeout: float = 40.0) -> DiagnosticStatus:
         return wait_for(
             lambda: self.statuses and self.state in states and self.statuses[-1],
             timeout, f'state {states}, was {self.state!r}',
@@ -169,7 +170,7 @@ class Lab:
     def ready(self) -> None:
         """Wait until the filter has a steady pose, and enable it."""
         self.wait_for_state('ready', 'holding')
-        wait_for(lambda: self.enable().success, 5.0, 'a filter that can be enabled')
+        wait_for(lambda: self.enable().success, 20.0, 'a filter that can be enabled')
 
     # -- observer
 
@@ -177,13 +178,13 @@ class Lab:
         """Return every command received, float64 [n, 14]."""
         return np.array([c for t, c in list(self.received) if t >= since]).reshape(-1, 14)
 
-    def wait_for_motion(self, distance: float = 0.05, timeout: float = 15.0) -> None:
+    def wait_for_motion(self, distance: float = 0.05, timeout: float = 30.0) -> None:
         wait_for(
             lambda: self.received and np.abs(self.received[-1][1] - START).max() > distance,
             timeout, f'motion; {self.reason if self.statuses else "no status"}',
         )  # fmt: skip
 
-    def wait_for_rest(self, timeout: float = 5.0) -> None:
+    def wait_for_rest(self, timeout: float = 20.0) -> None:
         """Wait until eleven commands in a row are equal, or a stopped filter has fallen silent."""
 
         def at_rest():
@@ -195,11 +196,10 @@ class Lab:
         wait_for(at_rest, timeout, 'rest')
 
     def moving_until(self) -> float:
-        """Return the arrival time of the last command that differs from its predecessor."""
-        received = list(self.received)
+        """Return when the last command that differs from its predecessor was sent."""
+        sent = list(self.sent)
         return max(
-            (t for (_, a), (t, b) in zip(received, received[1:]) if not same(a, b)),
-            default=-np.inf,
+            (t for (_, a), (t, b) in zip(sent, sent[1:]) if not same(a, b)), default=-np.inf
         )
 
     # -- private
@@ -207,7 +207,11 @@ class Lab:
     def _on_command(self, message: JointState) -> None:
         assert list(message.name) == NAMES
         command = np.array(message.position)
-        self.received.append((time.monotonic(), command))
+        now = time.monotonic()
+        stamp = message.header.stamp.sec + message.header.stamp.nanosec * 1e-9
+        late = time.time() - stamp
+        self.received.append((now, command))
+        self.sent.append((now - late if 0.0 <= late < 60.0 else now, command))
         if self.follow:
             moving = [i for i in range(14) if i not in self.frozen]
             self.measured[moving] = command[moving]

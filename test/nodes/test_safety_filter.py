@@ -47,7 +47,7 @@ def room():
     """One filter for the tests that leave it alive; each starts from the ready state."""
     with lab(new_domain()) as room:
         room.start_filter()
-        room.wait_for_state('ready', timeout=20.0)
+        room.wait_for_state('ready', timeout=40.0)
         yield room
 
 
@@ -62,12 +62,12 @@ def fresh(room):
     room.silent.clear()
     room.follow = False
     room.stop()
-    wait_for(lambda: room.state == 'stopped', 5.0, 'stopped')
+    wait_for(lambda: room.state == 'stopped', 20.0, 'stopped')
     room.measured = START.copy()  # moved by hand
-    wait_for(lambda: room.reset().success, 5.0, 'a reset')
+    wait_for(lambda: room.reset().success, 20.0, 'a reset')
     room.wait_for_state('ready')
     wait_for(
-        lambda: not room.received or time.monotonic() - room.received[-1][0] > 0.1, 5.0, 'silence'
+        lambda: not room.received or time.monotonic() - room.received[-1][0] > 0.1, 20.0, 'silence'
     )
     room.received.clear()
     room.follow = True
@@ -82,7 +82,7 @@ def send(room, position, names=NAMES, publisher=None, lead_ns=40_000_000):
     publisher.publish(message)
 
 
-def send_for(room, publisher, positions, until, timeout=5.0, names=NAMES):
+def send_for(room, publisher, positions, until, timeout=20.0, names=NAMES):
     """Publish positions at 50 Hz, the last one over and over, until a condition holds."""
     due = time.monotonic()
     deadline = due + timeout
@@ -121,7 +121,7 @@ def start_motion(room) -> subprocess.Popen:
 def test_it_follows_a_feasible_motion_within_a_tick(fresh):
     start_motion(fresh)
     active = len(fresh.received)
-    wait_for(lambda: len(fresh.received) > active + 110, 10.0, 'a whole swing of 2 s')
+    wait_for(lambda: len(fresh.received) > active + 110, 30.0, 'a whole swing of 2 s')
 
     assert_inside_every_limit(fresh.commands())
     commands = fresh.commands()[active:]
@@ -157,7 +157,7 @@ def test_a_sender_that_wakes_up_again_sends_nothing_old(fresh):
 
     sender.send_signal(signal.SIGCONT)
     before = len(fresh.received)
-    wait_for(lambda: len(fresh.received) > before + 100, 10.0, '2 s of commands')
+    wait_for(lambda: len(fresh.received) > before + 100, 30.0, '2 s of commands')
 
     assert_inside_every_limit(fresh.commands())
 
@@ -170,7 +170,7 @@ def test_a_killed_filter_publishes_nothing_and_waits_for_enable_when_restarted()
         process.kill()
         process.wait(10.0)
         wait_for(
-            lambda: time.monotonic() - room.received[-1][0] > 0.3, 5.0,
+            lambda: time.monotonic() - room.received[-1][0] > 0.3, 20.0,
             'the end of what was on its way',
         )  # fmt: skip
         count = len(room.received)
@@ -178,9 +178,9 @@ def test_a_killed_filter_publishes_nothing_and_waits_for_enable_when_restarted()
         room.statuses.clear()
         restarted = room.start_filter()
         room.wait_for_state('ready', timeout=30.0)
-        wait_for(lambda: 'safety_filter: tick' in room.diagnostics, 10.0)
+        wait_for(lambda: 'safety_filter: tick' in room.diagnostics, 30.0)
         room.diagnostics.clear()
-        wait_for(lambda: 'safety_filter: tick' in room.diagnostics, 10.0, 'a second of ticks')
+        wait_for(lambda: 'safety_filter: tick' in room.diagnostics, 30.0, 'a second of ticks')
 
         assert restarted.poll() is None
         assert not room.received[count:]  # the sender sends on, nobody enabled
@@ -192,7 +192,7 @@ def test_a_killed_filter_publishes_nothing_and_waits_for_enable_when_restarted()
 def test_emergency_stop_latches_and_needs_reset_and_enable(fresh):
     start_motion(fresh)
     button = fresh.node.create_publisher(Bool, 'emergency_stop', 10)
-    wait_for(lambda: button.get_subscription_count() > 0, 5.0)
+    wait_for(lambda: button.get_subscription_count() > 0, 20.0)
 
     button.publish(Bool(data=True))
     pressed = time.monotonic()
@@ -258,7 +258,7 @@ def test_two_commanders_are_refused_by_name(fresh):
     fresh.wait_for_motion()
 
     fresh.start_sender('--name', 'teleop', '--offset', '-0.4')
-    wait_for(lambda: '/policy' in fresh.reason and '/teleop' in fresh.reason, 10.0, 'the names')
+    wait_for(lambda: '/policy' in fresh.reason and '/teleop' in fresh.reason, 30.0, 'the names')
     fresh.wait_for_rest()
 
     answer = fresh.enable()
@@ -357,7 +357,7 @@ def test_an_arm_that_falls_silent_makes_the_filter_hold(fresh):
 def test_a_motor_error_stops_and_latches(fresh):
     start_motion(fresh)
     publisher = fresh.node.create_publisher(String, 'motor_error', 10)
-    wait_for(lambda: publisher.get_subscription_count() > 0, 5.0)
+    wait_for(lambda: publisher.get_subscription_count() > 0, 20.0)
     publisher.publish(String(data='left/elbow: overload'))
     fresh.wait_for_state('stopped')
     assert 'left/elbow: overload' in fresh.reason
@@ -368,7 +368,7 @@ def test_a_stranger_on_the_output_is_warned_of_by_name(fresh):
     """Field report B74."""
     stranger = fresh.node.create_publisher(JointState, 'joint_command', 10)
     key = 'safety_filter: outputs'
-    wait_for(lambda: key in fresh.diagnostics, 5.0, 'a row about outputs')
+    wait_for(lambda: key in fresh.diagnostics, 20.0, 'a row about outputs')
     assert '/lab' in fresh.diagnostics[key].message
     fresh.node.destroy_publisher(stranger)
 
@@ -405,7 +405,7 @@ def test_a_pose_of_zeros_is_no_pose_and_nothing_is_published():
 def test_a_required_heartbeat_that_stops_latches_the_stop():
     with lab(new_domain()) as room:
         room.start_filter(require_stop_heartbeat=True, stop_heartbeat_timeout=0.4)
-        room.wait_for_state('ready', timeout=20.0)
+        room.wait_for_state('ready', timeout=40.0)
         answer = room.enable()
         assert not answer.success and 'heartbeat' in answer.message
 
@@ -419,7 +419,7 @@ def test_a_required_heartbeat_that_stops_latches_the_stop():
         button = subprocess.Popen([sys.executable, '-c', code], env=environment(room.domain))
         room.processes.append(button)
         room.start_sender()
-        wait_for(lambda: room.enable().success, 10.0, 'enable beside a heartbeat')
+        wait_for(lambda: room.enable().success, 30.0, 'enable beside a heartbeat')
         room.wait_for_state('active')
         room.wait_for_motion()
 
@@ -443,14 +443,14 @@ def test_a_signal_mid_motion_brings_the_arm_to_rest_and_ends_cleanly(signals):
     """Field report B38; ros2 launch passes on a SIGINT that the terminal has sent already."""
     with lab(new_domain()) as room:
         process = room.start_filter()
-        room.wait_for_state('ready', timeout=20.0)
+        room.wait_for_state('ready', timeout=40.0)
         start_motion(room)
 
         for number in signals:
             process.send_signal(number)
             time.sleep(0.02)  # two at once would arrive as one
 
-        assert process.wait(5.0) == 0
+        assert process.wait(20.0) == 0
         commands = room.commands()
         assert_inside_every_limit(commands)
         assert same(commands[-1], commands[-2])  # at rest before it fell silent
@@ -459,7 +459,7 @@ def test_a_signal_mid_motion_brings_the_arm_to_rest_and_ends_cleanly(signals):
 def test_deactivation_comes_to_rest_and_activation_starts_anew():
     with lab(new_domain()) as room:
         room.start_filter()
-        room.wait_for_state('ready', timeout=20.0)
+        room.wait_for_state('ready', timeout=40.0)
         sender = start_motion(room)
         change = room.node.create_client(ChangeState, '/safety_filter/change_state')
 
@@ -480,7 +480,7 @@ def test_deactivation_comes_to_rest_and_activation_starts_anew():
         room.wait_for_state('ready')
         assert len(room.received) == count  # nothing of before is sent again
         room.ready()
-        wait_for(lambda: len(room.received) > count + 5, 5.0)
+        wait_for(lambda: len(room.received) > count + 5, 20.0)
         assert np.abs(room.commands()[count:] - START).max() < 1e-9
 
         # a stop outlives it, also one that came while inactive
@@ -570,7 +570,7 @@ def test_a_check_that_is_switched_off_is_complained_about():
         wait_for(lambda: key in room.diagnostics, 20.0, 'the warning')
         assert 'collision' in room.diagnostics[key].message
         room.diagnostics.clear()
-        wait_for(lambda: key in room.diagnostics, 5.0, 'the warning again')
+        wait_for(lambda: key in room.diagnostics, 20.0, 'the warning again')
 
 
 def test_the_parameter_file_holds_the_defaults(room):
