@@ -13,6 +13,11 @@ from bags import StillPolicy
 
 from pi0_ros.replay import replay
 
+BOUND_S = 240.0
+"""For the demo, which takes 15 s on a quiet machine; a busy one is slower, not wrong."""
+
+pytestmark = pytest.mark.timeout(300)
+
 
 @pytest.fixture(scope='module')
 def demo_bag(tmp_path_factory):
@@ -29,17 +34,19 @@ def demo_bag(tmp_path_factory):
         sys.executable, '-m', 'pi0_ros.cli', 'demo', '--seconds', '2', '--no-pictures',
         '--policy', 'test_command:still', '--out', str(out / 'run'),
     ]  # fmt: skip
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=BOUND_S
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return out / 'run' / 'bag'
 
 
-@pytest.mark.timeout(120)
 def test_published_chunks_of_a_live_run_are_repeated_bit_for_bit(demo_bag):
     result = replay(demo_bag, StillPolicy(), 'aloha', at='published')
     published = result.summary['published']
     assert published['equal'] >= 3
-    assert published['different'] == 0
+    assert published['different'] == published['guided'] == 0
+    assert published['not repeatable'] < published['equal']  # pictures that the recorder lost
     assert result.summary['prompts'] == ['transfer the cube to the left arm']
     assert result.summary['motion']['setpoints'] > 50
 
