@@ -558,7 +558,9 @@ class SafetyFilterNode(ManagedNode):
                 time.sleep(delay)
             late = time.monotonic() - due
             self._lateness[self._ticks % LATENESS_TICKS] = late
-            self._tick()
+            # Played is where the arm should be at the tick, not where a late thread finds it: the
+            # steps stay even although the ticks are not.
+            self._tick_at(due if late < self._period else None)
             due += self._period
             if late > self._period:  # skipped, never caught up: a burst would be a step
                 missed = int(late / self._period)
@@ -586,8 +588,11 @@ class SafetyFilterNode(ManagedNode):
             self._tick()
 
     def _tick(self) -> None:
+        self._tick_at(None)
+
+    def _tick_at(self, now: float | None) -> None:
         try:
-            self._decide_and_publish(None)
+            self._decide_and_publish(now)
         except Exception:
             with self._lock:
                 reason = 'the filter failed, see its log'
