@@ -139,16 +139,12 @@ def read_checkpoint(folder: Path, asset_id: str | None = None) -> CheckpointInfo
     """
     folder = Path(folder)
     path = folder / 'config.json'
-    data = _json(path) if path.is_file() else {}
+    data = read_json(path) if path.is_file() else {}
     kind = data.get('type')
     if data.get('format') == 'pi0_ros':
         return _own(folder, data, asset_id)
-    said = str(kind or data.get('model_type') or data.get('architectures') or '').lower()
-    if re.search('pi0?[-_]?fast', said):
-        raise CheckpointError(f'{folder} is {_FAST}')
+    refuse_others(folder, data)
     if kind is not None:
-        if kind not in ('pi0', 'pi05'):
-            raise CheckpointError(f"{folder} is a checkpoint of policy '{kind}', not of pi0")
         if (folder / 'policy_preprocessor.json').is_file():
             return _lerobot(folder, data)
         return _lerobot_old(folder, data)
@@ -163,7 +159,7 @@ def read_checkpoint(folder: Path, asset_id: str | None = None) -> CheckpointInfo
             f'{_policy_hint(folder)}'
         )
     if (folder / 'meta' / 'info.json').is_file():
-        version = _json(folder / 'meta' / 'info.json').get('codebase_version', 'of some version')
+        version = read_json(folder / 'meta/info.json').get('codebase_version', 'of some version')
         raise CheckpointError(
             f'{folder} is a LeRobot data set ({version}), no pi0 checkpoint; give the folder of a '
             'policy trained on it'
@@ -178,6 +174,20 @@ def read_checkpoint(folder: Path, asset_id: str | None = None) -> CheckpointInfo
         except Pi0RosError as error:
             raise CheckpointError(f'no pi0 checkpoint: {error}') from None
     return _with_openpi_statistics(CheckpointInfo(folder, 'openpi', None, 'openpi'), asset_id)
+
+
+def refuse_others(folder: Path, data: Mapping) -> None:
+    """
+    Refuse the config of another policy.
+
+    :raises CheckpointError: says which it is.
+    """
+    kind = data.get('type')
+    said = str(kind or data.get('model_type') or data.get('architectures') or '').lower()
+    if re.search('pi0?[-_]?fast', said):
+        raise CheckpointError(f'{folder} is {_FAST}')
+    if kind is not None and kind not in ('pi0', 'pi05'):
+        raise CheckpointError(f"{folder} is a checkpoint of policy '{kind}', not of pi0")
 
 
 # --- layouts ---------------------------------------------------------------------------------
@@ -320,7 +330,7 @@ def _transformers(folder: Path, data: dict, asset_id: str | None) -> CheckpointI
     """Native PI0 (transformers 5.4 and later): statistics, if any, in its processor's JSON."""
     info = CheckpointInfo(folder, 'transformers', 'pi0', 'transformers', truncate=False)
     path = folder / 'processor_config.json'
-    said = _json(path) if path.is_file() else {}
+    said = read_json(path) if path.is_file() else {}
     statistics = {
         name: {key: said[f'{name}_{key}'] for key in ('mean', 'std')
                if said.get(f'{name}_{key}') is not None}
@@ -394,7 +404,7 @@ def read_statistics(path) -> tuple[dict[str, dict], str]:
         return _named(stats, path), ''
     if path.suffix == '.safetensors':
         return _tensor_statistics(path.parent, path.name), ''
-    data = _json(path)
+    data = read_json(path)
     if _STATE in data or _ACTION in data:
         return _named(data, path), ''
     return read_norm_stats(path), ''
@@ -429,7 +439,7 @@ def read_norm_stats(path: Path) -> dict[str, dict]:
 
     :raises CheckpointError: when it is none, or lacks state or actions.
     """
-    data = _json(path)
+    data = read_json(path)
     stats = data.get('norm_stats', data)
     if not isinstance(stats, dict):
         raise CheckpointError(f"{path}: 'norm_stats' holds no object by 'state' and 'actions'")
@@ -587,10 +597,26 @@ def _steps(path: Path) -> list[dict]:
     """Return the steps of a processor's JSON; none where there is no such file."""
     if not path.is_file():
         return []
-    steps = _json(path).get('steps', [])
+    steps = read_json(path).get('steps', [])
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise CheckpointError(f"{path}: 'steps' is no list of objects")
     return steps
+
+
+def state_files(folder: Path) -> list[str]:
+    """
+    Return the files, beside them, in which the steps of LeRobot's processors keep their state.
+
+    :raises CheckpointError: when a processor cannot be read or names a file elsewhere.
+    """
+    found = []
+    for path in sorted(Path(folder).glob('policy_p*processor.json')):
+        for step in _steps(path):
+            name = step.get('state_file')
+            if name and (not isinstance(name, str) or Path(name).name != name):
+                raise CheckpointError(f'{path}: state_file {name!r} is no name of a file beside')
+            found += [name] if name else []
+    return found
 
 
 def _step_name(step: Mapping) -> str:
@@ -652,7 +678,12 @@ def _object(data: Mapping, key: str, folder: Path) -> dict:
     return value
 
 
-def _json(path: Path) -> dict:
+def read_json(path: Path) -> dict:
+    """
+    Return the object that a JSON file holds.
+
+    :raises CheckpointError: when it cannot be read, or holds something else.
+    """
     try:
         data = json.loads(path.read_text(encoding='utf-8'))
     except (OSError, ValueError, RecursionError) as error:

@@ -9,10 +9,12 @@ keys, or an orbax folder (with the extra ``pi0_ros[jax]``). One array is in memo
 from __future__ import annotations
 
 import argparse
+import glob
 import json
 import math
 import re
 import shutil
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,13 @@ from torch import Tensor
 
 from pi0_ros.errors import Pi0RosError
 from pi0_ros.policy import weights
+from pi0_ros.policy.checkpoint import (
+    carried_over,
+    read_checkpoint,
+    read_json,
+    refuse_others,
+    state_files,
+)
 from pi0_ros.policy.config import FAMILIES, SIZES, Pi0Config
 from pi0_ros.policy.weights import EMBEDDING, EXPERT, PROJECTOR, TEXT, VISION
 
@@ -202,8 +211,11 @@ def read_jax(path: Path):
     if path.is_file():
         try:
             return np.load(path, allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise Pi0RosError(f'{path}: {error}; give an .npz of openpi parameters') from None
+        except (OSError, EOFError, ValueError, zipfile.BadZipFile):
+            raise Pi0RosError(
+                f'{path} is no .npz of openpi parameters, or is damaged (pickles are refused); '
+                'give another'
+            ) from None
     return OrbaxArrays(path)
 
 
@@ -344,12 +356,7 @@ def read_config(path: Path, family: str | None = None) -> tuple[Pi0Config | None
     :raises Pi0RosError: it is no JSON object, or its sizes make no model
     """
     default = family or 'lerobot'
-    try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise Pi0RosError(f'{path}: {error}; give a JSON file') from None
-    if not isinstance(data, dict):
-        raise Pi0RosError(f'{path} holds no JSON object; give a config')
+    data = read_json(path)
     model = data.get('model')
     if isinstance(model, dict) and 'dims' in model:
         return Pi0Config.from_dict({'family': default, **model}), {}
@@ -387,6 +394,8 @@ def open_source(
     :raises Pi0RosError: not all weights of a pi0 model are there, or too many
     """
     path = Path(path)
+    if path.is_dir() and 'type' in _config_of(path):
+        refuse_others(path, _config_of(path))
     target = weights.word_to_dtype(dtype) if dtype else None
     jax_path = find_jax(path)
     said: dict = {}
@@ -475,60 +484,65 @@ def convert(
     target = destination / 'model.safetensors'
     if target.exists():
         raise Pi0RosError(f'{target} exists already; give another folder')
-    weights.write_file(target, opened.tensors.values(), {'pi0_ros': 'weights 1'}, progress)
     beside = source if source.is_dir() and source.name != 'params' else source.parent
-    copy_side_files(beside, destination)
-    path = destination / 'config.json'
+    named = state_files(beside)
     data = {'type': opened.config.kind, 'format': 'pi0_ros', 'model': opened.config.to_dict()}
-    theirs = source / 'config.json'
-    if theirs.is_file():
-        data = {**json.loads(theirs.read_text()), **data}
-        data |= _lerobot_old_pipeline(source, destination)
+    statistics = None
+    if (source / 'config.json').is_file():
+        data = {**read_json(source / 'config.json'), **data}
+        pipeline, statistics = _lerobot_old_pipeline(source)
+        data |= pipeline
+    # Whatever can be refused has been; from here on files appear.
+    weights.write_file(target, opened.tensors.values(), {'pi0_ros': 'weights 1'}, progress)
+    copy_side_files(beside, destination, named)
+    if statistics is not None:
+        text = json.dumps({'norm_stats': statistics}) + '\n'
+        (destination / 'norm_stats.json').write_text(text)
+    path = destination / 'config.json'
     path.write_text(json.dumps(data, indent=2) + '\n')
     return destination
+
+
+def _config_of(folder: Path) -> dict:
+    path = folder / 'config.json'
+    return read_json(path) if path.is_file() else {}
 
 
 def _is_openpi(path: Path) -> bool:
     """Tell openpi's PyTorch folders: its statistics, and no config of LeRobot's or others'."""
     config = path / 'config.json'
     if config.is_file():
-        data = json.loads(config.read_text())
+        data = read_json(config)
         if {'type', 'model_type', 'format'} & set(data):
             return False
     return any(path.glob('assets/**/norm_stats.json')) or (path / 'norm_stats.json').is_file()
 
 
-def _lerobot_old_pipeline(source: Path, destination: Path) -> dict:
-    """Write LeRobot 0.1-0.3's statistics beside the result; return its pipeline section."""
-    from pi0_ros.policy.checkpoint import carried_over, read_checkpoint
-
-    data = json.loads((source / 'config.json').read_text())
+def _lerobot_old_pipeline(source: Path) -> tuple[dict, dict | None]:
+    """Return LeRobot 0.1-0.3's pipeline section and its statistics, which lie in no file."""
+    data = read_json(source / 'config.json')
     if data.get('format') == 'pi0_ros' or 'type' not in data:
-        return {}
+        return {}, None
     info = read_checkpoint(source)
     if info.layout != 'lerobot_old':
-        return {}
+        return {}, None
     pipeline, statistics = carried_over(info)
-    if statistics is not None:
-        text = json.dumps({'norm_stats': statistics}) + '\n'
-        (destination / 'norm_stats.json').write_text(text)
-    return {'pipeline': pipeline}
+    return {'pipeline': pipeline}, statistics
 
 
-def copy_side_files(source: Path, destination: Path) -> list[str]:
-    """Copy statistics, processors and tokenizer files; return their names."""
+def copy_side_files(source: Path, destination: Path, named=()) -> list[str]:
+    """
+    Copy statistics, processors and tokenizer files; return their names.
+
+    :param named: further files, see ``state_files``.
+    """
     patterns = (
         'norm_stats.json', 'assets', 'policy_preprocessor*', 'policy_postprocessor*',
         'tokenizer*', 'special_tokens_map.json', '*.model', 'stats.json',
+        'processor_config.json', 'preprocessor_config.json', *map(glob.escape, named),
     )  # fmt: skip
-    named = [
-        step['state_file']
-        for path in source.glob('policy_p*processor.json')
-        for step in json.loads(path.read_text()).get('steps', [])
-        if step.get('state_file')
-    ]
     copied = []
-    for pattern in (*patterns, *named):
+    for pattern in patterns:
         for path in sorted(source.glob(pattern)):
             target = destination / path.name
             if path.is_dir():

@@ -245,6 +245,33 @@ def test_old_statistics_that_were_never_given_are_absent(made, tmp_path):
     assert Pi0Policy.from_pretrained(folder, robot=ALOHA).info.statistics
 
 
+@pytest.mark.parametrize(
+    'name, content, words',
+    [
+        ('config.json', '{', 'config.json'),
+        ('config.json', '{"type": "pi0_fast"}', 'pi0-FAST'),
+        ('policy_preprocessor.json', '{', 'policy_preprocessor.json'),
+        ('policy_preprocessor.json', '{"steps": ["a"]}', "'steps' is no list"),
+        ('policy_preprocessor.json', '{"steps": [{"state_file": 3}]}', 'state_file 3'),
+        ('policy_preprocessor.json', '{"steps": [{"state_file": "../*"}]}', "'../*'"),
+    ],
+)
+def test_nothing_is_converted_of_what_is_refused(made, tmp_path, name, content, words, capsys):
+    folder = write_new(made, tmp_path / 'new')
+    (folder / name).write_text(content)
+    assert main(['convert', str(folder), str(tmp_path / 'out')]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err and captured.err.count('\n') == 1
+    assert not (tmp_path / 'out').exists()
+
+
+def test_a_broken_npz_is_refused(tmp_path, capsys):
+    for content in (b'PK', b'', b'PK\x03\x04' + b'0' * 60):
+        (tmp_path / 'params.npz').write_bytes(content)
+        assert main(['convert', str(tmp_path / 'params.npz'), str(tmp_path / 'out')]) == 2
+        assert 'no .npz of openpi parameters' in capsys.readouterr().err
+
+
 # --- native PI0 of transformers
 
 
