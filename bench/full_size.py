@@ -23,9 +23,14 @@ GIB = 2**30
 
 def peak() -> int:
     """Return the largest resident memory of this process so far, bytes."""
-    # Not ru_maxrss: that begins with what the parent had when it forked.
+    # Not ru_maxrss: that begins with what the parent had when it forked, and cannot be reset.
     status = Path('/proc/self/status').read_text()
     return 1024 * int(re.search(r'VmHWM:\s+(\d+)', status)[1])
+
+
+def reset_peak() -> None:
+    """Let the peak begin again at what is resident now (Linux, proc(5): clear_refs 5)."""
+    Path('/proc/self/clear_refs').write_text('5')
 
 
 def build(path: Path, size: str, dtype: str) -> dict:
@@ -53,6 +58,7 @@ def load(path: Path, size: str, dtype: str) -> dict:
     from pi0_ros.policy import Pi0Config, Pi0Model
 
     torch.zeros(1)
+    reset_peak()
     before = peak()
     start = time.perf_counter()
     model = Pi0Model.load(path, Pi0Config.named(size), 'cpu', dtype)

@@ -27,7 +27,6 @@ from pi0_ros.policy.config import FAMILIES, GemmaConfig, Pi0Config
 from pi0_ros.policy.guidance import Guidance, ModelGuidance
 from pi0_ros.policy.memory import keep_freed_memory
 
-FOLD_FROM = 256  # tokens
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16}
 GELU_SLOPE = math.sqrt(2 / math.pi)
 GELU_LINEAR = torch.tensor(-2 * GELU_SLOPE)
@@ -93,6 +92,21 @@ def gelu(x: Tensor, times: Tensor | None = None) -> Tensor:
         if factor is not None:
             block.mul_(factor)
     return out
+
+
+def add_product(x: Tensor, y: Tensor, linear: nn.Linear) -> Tensor:
+    """
+    Return x + linear(y), all [B, T, W]; where no gradient is recorded x becomes the result.
+
+    In float32 the product is then added to x as it is made, which saves two passes over x; in
+    bfloat16 that would leave a rounding out.
+    """
+    if torch.is_grad_enabled() or x.dtype != torch.float32:
+        return x + linear(y)
+    if linear.bias is not None:
+        x.add_(linear.bias)
+    x.view(-1, x.shape[-1]).addmm_(y.flatten(0, -2), linear.weight.t())
+    return x
 
 
 def root_mean_square_norm(x: Tensor, eps: float) -> Tensor:
@@ -169,12 +183,13 @@ class VisionLayer(nn.Module):
         self.down = nn.Linear(mlp, hidden)
 
     def forward(self, x: Tensor, attention) -> Tensor:
-        """Return the block's output for x [N, tokens, hidden]."""
+        """Return the block's output for x [N, tokens, hidden], contiguous; x is used up."""
         n, tokens, hidden = x.shape
         qkv = self.qkv(self.norm1(x)).view(n, tokens, 3, self.heads, -1)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        x = x + self.out(attention(q, k, v, None).transpose(1, 2).reshape(n, tokens, hidden))
-        return x + self.down(gelu(self.up(self.norm2(x))))
+        y = attention(q, k, v, None).transpose(1, 2).reshape(n, tokens, hidden)
+        x = add_product(x, y, self.out)
+        return add_product(x, gelu(self.up(self.norm2(x))), self.down)
 
 
 class VisionTower(nn.Module):
@@ -210,12 +225,7 @@ class VisionTower(nn.Module):
 
 
 class GemmaLayer(nn.Module):
-    """
-    One Gemma block.
-
-    Where there are many tokens the queries of a key/value group attend as one long row of queries;
-    few are spread over the heads, which keeps all threads busy.
-    """
+    """One Gemma block; the heads of a key/value group see its keys and values without a copy."""
 
     def __init__(self, config: GemmaConfig, norm, eps: float):
         super().__init__()
@@ -229,17 +239,19 @@ class GemmaLayer(nn.Module):
         self.gate_up = nn.Linear(config.width, 2 * config.mlp, bias=False)
         self.down = nn.Linear(config.mlp, config.width, bias=False)
 
-    def _kv(self, kv: Tensor, rotation) -> tuple[Tensor, Tensor]:
-        """Return rotated keys and values [B, G, T, D] of their projections [B, T, 2 G D]."""
-        k, v = kv.unflatten(-1, (2, self.kv_heads, self.head_dim)).unbind(2)
-        cos, sin = rotation
-        k = rotate(k, cos[:, :, None], sin[:, :, None])
-        return k.transpose(1, 2), v.transpose(1, 2)
+    def _split(self, rows: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rotated queries and keys, and values, [B, T, any, D], of projections."""
+        heads = rows.unflatten(-1, (-1, self.head_dim))
+        turned, v = heads.tensor_split((-self.kv_heads,), dim=2)
+        turned = rotate(turned, cos[:, :, None], sin[:, :, None])
+        q, k = turned.tensor_split((-self.kv_heads,), dim=2)
+        return q, k, v
 
     def keys_values(self, x: Tensor, rotation) -> tuple[Tensor, Tensor]:
         """Return only the keys and values of x [B, T, W]."""
         h, _ = self.norm1(x)
-        return self._kv(F.linear(h, self.qkv.weight[self.q_rows :]), rotation)
+        _, k, v = self._split(F.linear(h, self.qkv.weight[self.q_rows :]), *rotation)
+        return k.transpose(1, 2), v.transpose(1, 2)
 
     def forward(self, x: Tensor, rotation, join, attention, mask, modulation=(None, None)):
         """
@@ -256,35 +268,30 @@ class GemmaLayer(nn.Module):
 
     def attend(self, attention, q: Tensor, k: Tensor, v: Tensor, mask) -> Tensor:
         """Return what queries [B, T, heads, D] see of k and v [B, G, K, D]: [B, T, heads D]."""
-        b, t, heads, d = q.shape
-        groups = self.kv_heads
-        if t >= FOLD_FROM:
-            q = q.unflatten(2, (groups, -1)).transpose(1, 2).reshape(b, groups, -1, d)
-            y = attention(q, k, v, mask).unflatten(2, (t, -1)).transpose(1, 2)
-        else:
-            k, v = (
-                part[:, :, None].expand(-1, -1, heads // groups, -1, -1).flatten(1, 2)
-                for part in (k, v)
-            )
-            y = attention(q.transpose(1, 2), k, v, mask).transpose(1, 2)
+        b, t, heads, _ = q.shape
+        k, v = (
+            part[:, :, None].expand(-1, -1, heads // self.kv_heads, -1, -1).flatten(1, 2)
+            for part in (k, v)
+        )
+        y = attention(q.transpose(1, 2), k, v, mask).transpose(1, 2)
         return y.reshape(b, t, self.q_rows)
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor, modulation):
         """Return queries [B, T, heads, D], keys and values [B, G, T, D], residual gate."""
         h, gate = self.norm1(x, modulation)
-        qkv = self.qkv(h)
-        k, v = self._kv(qkv[..., self.q_rows :], (cos, sin))
-        q = qkv[..., : self.q_rows].unflatten(-1, (-1, self.head_dim))
-        return rotate(q, cos[:, :, None], sin[:, :, None]), k, v, gate
+        q, k, v = self._split(self.qkv(h), cos, sin)
+        return q, k.transpose(1, 2), v.transpose(1, 2), gate
 
     def finish(self, x: Tensor, y: Tensor, gate, modulation) -> Tensor:
-        """Return the block's output for its input x [B, T, W] and what attention gave, y."""
-        y = self.out(y)
-        x = x + (y if gate is None else gate * y)
+        """Return the block's output for its input x [B, T, W], used up, and attention's, y."""
+        x = self._add(x, y, self.out, gate)
         h, gate = self.norm2(x, modulation)
         gates, up = self.gate_up(h).chunk(2, dim=-1)
-        y = self.down(gelu(gates, up))
-        return x + (y if gate is None else gate * y)
+        return self._add(x, gelu(gates, up), self.down, gate)
+
+    @staticmethod
+    def _add(x: Tensor, y: Tensor, linear: nn.Linear, gate: Tensor | None) -> Tensor:
+        return add_product(x, y, linear) if gate is None else x + gate * linear(y)
 
 
 class Gemma(nn.Module):
@@ -591,7 +598,7 @@ class Pi0Model(nn.Module):
         :return: the cache of keys and values; with ``output`` also the output [B, N, W]
         """
         config = self.config
-        x = prefix.embeddings
+        x = prefix.embeddings.clone()
         tokens = x.shape[1]
         cache = Cache(prefix, config.text.depth, room=1 + config.chunk)
         positions = torch.arange(tokens, device=x.device)[None]
