@@ -36,6 +36,10 @@ OUTPUT_TYPES = {
     'forward_command': 'std_msgs/msg/Float64MultiArray',
     'joint_trajectory': 'trajectory_msgs/msg/JointTrajectory',
 }
+UNNAMED = '_NODE_NAME_UNKNOWN_'
+"""What rclpy calls the node of an endpoint before it has discovered it."""
+
+NAMES_BOUND_S = 3.0
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
@@ -53,6 +57,10 @@ class Ends:
     subscribers: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     incompatible: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.publishers + self.subscribers
 
 
 @dataclass
@@ -151,7 +159,13 @@ def survey(robot: RobotSpec, seconds: float) -> Survey:
             infos = node.get_publishers_info_by_topic(heard.topic)
             heard.offered = tuple(sorted({info.topic_type for info in infos}))
         watched = [*(h.topic for h in everything), *OWN_TOPICS, *output_topics(robot)]
-        ends = {topic: _ends(node, topic) for topic in dict.fromkeys(watched)}
+        end = time.monotonic() + NAMES_BOUND_S
+        while True:  # endpoints are discovered before the nodes that they belong to
+            ends = {topic: _ends(node, topic) for topic in dict.fromkeys(watched)}
+            named = not any(UNNAMED in n for e in ends.values() for n in e.names)
+            if named or time.monotonic() > end:
+                break
+            _spin(executor, 0.2, lambda: False)
         names = [
             f'{namespace.rstrip("/")}/{name}'
             for name, namespace in node.get_node_names_and_namespaces()
