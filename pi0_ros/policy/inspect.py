@@ -25,6 +25,7 @@ from pi0_ros.policy.checkpoint import (
     read_checkpoint,
 )
 from pi0_ros.policy.normalization import Normalizer, live_width
+from pi0_ros.policy.prompt import PALIGEMMA
 from pi0_ros.robot import RobotSpec
 
 
@@ -84,7 +85,8 @@ def describe(
         missing.append("ALOHA space: say aloha='openpi', 'lerobot_old' or 'off'")
     names = ('tokenizer.json', 'tokenizer.model', 'paligemma_tokenizer.model')
     own = [name for name in names if (folder / name).is_file()]
-    rows.append(('tokenizer', own[0] if own else "PaliGemma's, from the hub"))
+    rows.append(('tokenizer', own[0] if own else f'{info.tokenizer or PALIGEMMA}, from the hub'))
+    rows += [('note', note) for note in info.notes]
     if robot is not None:
         rows.append(('robot', f'{robot.name}, {robot.dof} joints'))
         missing += _missing_for(info, robot, (state_mode, action_mode))

@@ -205,6 +205,7 @@ def test_steps_are_found_by_class_and_strange_ones_are_told(made, tmp_path, capl
         policy = Pi0Policy.from_pretrained(folder, robot=ALOHA)
     assert policy.info.statistics_source == 'seven.safetensors'
     assert 'image_crop_resize_processor' in caplog.text
+    assert 'image_crop_resize_processor' in dict(describe(folder, ALOHA)[0])['note']
 
 
 def test_what_the_steps_say_goes_before_the_config(made, tmp_path):
