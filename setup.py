@@ -70,7 +70,12 @@ setup(
     maintainer_email='maintainers@users.noreply.github.com',
     python_requires='>=3.10,<3.14',
     packages=find_packages(include=[PACKAGE, f'{PACKAGE}.*']),
-    package_data={PACKAGE: ['py.typed', 'data/*', 'replay/*.js', 'replay/*.css', 'replay/*.html']},
+    package_data={
+        PACKAGE: [
+            'py.typed', 'data/*', 'replay/*.js', 'replay/*.css', 'replay/*.html',
+            'checkpoints/*/*',
+        ]
+    },
     data_files=data_files(),
     zip_safe=False,
     install_requires=[

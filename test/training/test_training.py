@@ -3,12 +3,14 @@
 
 import argparse
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
 
+import pi0_ros
 from pi0_ros.errors import Pi0RosError
 from pi0_ros.policy import Pi0Policy
 from pi0_ros.policy.config import Pi0Config
@@ -16,6 +18,9 @@ from pi0_ros.policy.model import Pi0Model
 from pi0_ros.sim import expert
 from pi0_ros.sim.aloha_sim import AlohaSim
 from pi0_ros.training import demonstrate, evaluate, train
+
+POCKET = Path(pi0_ros.__file__).parent / 'checkpoints' / 'pocket'
+SHOWN = (1, 11)  # cubes near and far; 100 seeds are in its card
 
 
 def arguments(module, *words):
@@ -138,3 +143,17 @@ def test_nothing_to_learn_from_or_to_resume_is_said(data, tmp_path):
 @pytest.mark.parametrize('successes, low, high', [(92, 0.850, 0.959), (0, 0.0, 0.037)])
 def test_wilson_interval(successes, low, high):
     assert evaluate.wilson_interval(successes, 100) == pytest.approx((low, high), abs=5e-4)
+
+
+def test_the_pocket_checkpoint_does_the_task():
+    sim = AlohaSim()
+    policy = Pi0Policy.from_pretrained(POCKET, robot=sim.robot)
+    episodes = [
+        evaluate.run_episode(
+            policy, sim, seed, prompt=policy.prompt, horizon=25, max_steps=400, image_size=128
+        )
+        for seed in SHOWN
+    ]
+    assert [e.strict_success for e in episodes] == [True] * len(SHOWN)
+    assert sum(f.stat().st_size for f in POCKET.iterdir()) < 12e6
+    sim.close()
