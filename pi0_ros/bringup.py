@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields
 from pi0_ros.errors import Pi0RosError
 from pi0_ros.resources import share_path
 from pi0_ros.robot import RobotSpec
+from pi0_ros.sim import top_fovy_of
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,8 @@ def node_graph(settings: Settings) -> list[Process]:
         filter_parameters['output'] = 'none'  # the simulator takes joint_command itself
     graph = []
     if settings.sim:
-        graph.append(Process('sim_robot', 'sim_robot', {'robot': settings.robot}))
+        view = {'top_fovy_deg': top_fovy_of(settings.checkpoint) or 0.0}
+        graph.append(Process('sim_robot', 'sim_robot', {'robot': settings.robot, **view}))
     graph.append(Process('safety_filter', 'safety_filter', {**common, **filter_parameters}))
     graph.append(Process('policy_node', 'policy_node', {**common, **policy}, required=False))
     if settings.markers:

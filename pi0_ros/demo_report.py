@@ -253,9 +253,9 @@ def animate_top_camera(
     """
     from PIL import Image
 
-    from pi0_ros.sim import AlohaSim
+    from pi0_ros.sim import TABLE_FOVY_DEG, AlohaSim
 
-    sim = AlohaSim(task, robot)
+    sim = AlohaSim(task, robot, top_fovy_deg=TABLE_FOVY_DEG)
     height, width = FRAME_SIZE
     times = np.array([t for t, _ in run.states])
     frames, palette = [], None

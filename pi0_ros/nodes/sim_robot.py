@@ -121,6 +121,11 @@ class SimRobot(ManagedNode):
         self.declare('width', 128, 'image width [px]', minimum=8, maximum=2048, **fixed)
         self.declare('height', 128, 'image height [px]', minimum=8, maximum=2048, **fixed)
         self.declare(
+            'top_fovy_deg', 0.0,
+            "vertical field of view of the top camera [degrees]; 0: gym-aloha's own (78)",
+            minimum=0.0, maximum=170.0, **fixed,
+        )  # fmt: skip
+        self.declare(
             'camera_rate', 25.0, 'images of each camera per simulated second [Hz]; 0: none',
             minimum=0.0, maximum=1.0 / TICK_S, **fixed,
         )  # fmt: skip
@@ -287,8 +292,9 @@ class SimRobot(ManagedNode):
         sim = None
         try:
             sim = self._sim = AlohaSim(
-                self.parameter('task'), self.robot, self.parameter('seed')
-            )
+                self.parameter('task'), self.robot, self.parameter('seed'),
+                self.parameter('top_fovy_deg'),
+            )  # fmt: skip
             if self.parameter('camera_rate') > 0.0:
                 for camera in self.robot.cameras:
                     self._draw(camera)

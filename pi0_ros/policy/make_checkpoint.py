@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -27,8 +29,9 @@ WANDER_RAD = 0.08
 
 
 def write_checkpoint(
-    folder: Path, model, pipeline: dict, statistics: dict, tokenizer, dtype: str | None = None
-) -> Path:
+    folder: Path, model, pipeline: dict, statistics: dict, tokenizer, dtype: str | None = None,
+    more: Mapping = MappingProxyType({}),
+) -> Path:  # fmt: skip
     """
     Write a checkpoint in the documented format.
 
@@ -36,6 +39,7 @@ def write_checkpoint(
     :param pipeline: the section of that name in config.json.
     :param statistics: ``state`` and ``actions``, each with mean, std, q01, q99.
     :param tokenizer: a ``tokenizers.Tokenizer``.
+    :param more: further sections of config.json, such as ``simulation``.
     :raises Pi0RosError: when the folder holds a model already.
     """
     folder = Path(folder)
@@ -44,7 +48,7 @@ def write_checkpoint(
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         'type': model.config.kind, 'format': 'pi0_ros', 'model': model.config.to_dict(),
-        'pipeline': pipeline,
+        'pipeline': pipeline, **more,
     }  # fmt: skip
     (folder / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
     (folder / 'norm_stats.json').write_text(json.dumps({'norm_stats': statistics}) + '\n')

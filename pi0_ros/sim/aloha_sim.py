@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import json
 import os
 import sys
 import traceback
@@ -50,12 +51,19 @@ CAMERAS = {
 }
 """The robot's camera names and the scene's; scene names are taken as they are."""
 
-CAMERA_FOVY_DEG = 45.0
+WRIST_FOVY_DEG = 45.0
 """
-Vertical field of view given to the cameras that the robot has (top and wrists).
+Vertical field of view given to the wrist cameras.
 
-The scene's top camera sees 78 degrees, mostly floor, with a cube of 5 pixels in 128; its wrist
-cameras see 20, the inside of the gripper only. A RealSense D405 has 58.
+The scene's 20 degrees show the inside of the gripper only; a RealSense D405 has 58.
+"""
+
+TABLE_FOVY_DEG = 45.0
+"""
+A top camera that sees the table: what this package's demonstrations are drawn with.
+
+The scene's own sees 78 degrees, mostly floor, with a cube of 5 pixels in 128. What was trained on
+gym-aloha's pictures (openpi's pi0_aloha_sim) needs the scene's, which is the default.
 """
 
 STRICT_HOLD_S = 10 * CONTROL_PERIOD
@@ -137,9 +145,23 @@ def _scene_path(task: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise SimError(
             "the simulated robot needs gym-aloha's scene; install it with: "
-            "pip install 'pi0_ros[sim]'"
+            "pip install 'pi0_ros[sim]', on Python 3.13 also: pip install --no-deps gym-aloha"
         )
     return Path(next(iter(spec.submodule_search_locations))) / 'assets' / TASKS[task].scene
+
+
+def top_fovy_of(checkpoint) -> float | None:
+    """
+    Return the top camera's field of view [degrees] that a checkpoint was trained with.
+
+    :param checkpoint: folder; ``simulation.top_fovy_deg`` in its config.json.
+    :return: None: the scene's; so for every checkpoint that does not say, and for hub ids.
+    """
+    try:
+        config = json.loads((Path(checkpoint) / 'config.json').read_text(encoding='utf-8'))
+        return float(config['simulation']['top_fovy_deg'])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # loading the checkpoint says what is wrong with it
 
 
 def check_rendering() -> None:
@@ -160,12 +182,16 @@ class AlohaSim:
     Not thread-safe; the OpenGL context belongs to the thread of the first :meth:`render`.
 
     :param task: ``transfer_cube`` or ``insertion``.
+    :param top_fovy_deg: vertical field of view of the top camera; None: the scene's.
     :param robot: two arms of six joints and a gripper; default: the one called ``aloha``.
     :param seed: of the object poses; the instance has its own generator.
     :raises SimError: when MuJoCo or the scene is missing or the robot has another shape.
     """
 
-    def __init__(self, task: str = 'transfer_cube', robot: RobotSpec | None = None, seed: int = 0):
+    def __init__(
+        self, task: str = 'transfer_cube', robot: RobotSpec | None = None, seed: int = 0,
+        top_fovy_deg: float | None = None,
+    ):  # fmt: skip
         scene = _scene_path(task)
         self._mujoco = mujoco = _load_mujoco()
         self.task = task
@@ -185,8 +211,10 @@ class AlohaSim:
             )
         self._geoms = {self._name('GEOM', i): i for i in range(model.ngeom)}
         self._tips = [self._id('SITE', f'cali_{side}_site1') for side in _SIDES]
-        for camera in ('top', 'left_wrist', 'right_wrist'):
-            model.cam_fovy[self._id('CAMERA', camera)] = CAMERA_FOVY_DEG
+        for side in _SIDES:
+            model.cam_fovy[self._id('CAMERA', f'{side}_wrist')] = WRIST_FOVY_DEG
+        if top_fovy_deg:
+            model.cam_fovy[self._id('CAMERA', 'top')] = top_fovy_deg
         self._random = np.random.RandomState(seed)
         self.reset(seed)
 

@@ -91,16 +91,16 @@ def _record(task: tuple) -> dict:
     """Run the expert once in this process's simulator."""
     global _sim
     if _sim is None:
-        from pi0_ros.sim.aloha_sim import AlohaSim
+        from pi0_ros.sim import TABLE_FOVY_DEG, AlohaSim
 
-        _sim = AlohaSim()
+        _sim = AlohaSim(top_fovy_deg=TABLE_FOVY_DEG)
     return record_episode(_sim, *task)
 
 
 def run(args: argparse.Namespace) -> int:
     from rich.progress import track
 
-    from pi0_ros.sim.aloha_sim import CONTROL_PERIOD
+    from pi0_ros.sim import CONTROL_PERIOD, TABLE_FOVY_DEG
 
     if args.episodes < 1 or not 0.0 <= args.disturbed <= 1.0 or args.workers < 1:
         raise Pi0RosError(
@@ -136,6 +136,7 @@ def run(args: argparse.Namespace) -> int:
         'prompt': PROMPT, 'robot': 'aloha', 'rate': 1.0 / CONTROL_PERIOD, 'camera': 'cam_high',
         'episodes': len(ends), 'failed': failed, 'steps': total, 'disturbed': args.disturbed,
         'disturbance': args.disturbance, 'first_seed': args.seed, 'seeds': seeds,
+        'simulation': {'top_fovy_deg': TABLE_FOVY_DEG},
     }  # fmt: skip
     (args.out / 'meta.json').write_text(json.dumps(meta) + '\n')
     print(f'{len(ends)} episodes, {total} steps in {args.out}; {failed} failed and were left out')

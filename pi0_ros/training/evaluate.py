@@ -155,7 +155,7 @@ def run(args: argparse.Namespace) -> int:
 
     from pi0_ros.policy import Pi0Policy
     from pi0_ros.robot import RobotSpec
-    from pi0_ros.sim.aloha_sim import AlohaSim
+    from pi0_ros.sim import AlohaSim, top_fovy_of
     from pi0_ros.training.demonstrate import PROMPT
 
     torch.set_num_threads(args.threads)
@@ -163,7 +163,7 @@ def run(args: argparse.Namespace) -> int:
     policy = Pi0Policy.from_pretrained(args.checkpoint, robot=RobotSpec.load('aloha'))
     prompt = args.prompt or policy.prompt or PROMPT
     if not args.nodes:
-        sim = AlohaSim(args.task)
+        sim = AlohaSim(args.task, top_fovy_deg=top_fovy_of(args.checkpoint))
     episodes = []
     with Progress() as progress:
         task = progress.add_task('episodes', total=args.episodes)

@@ -309,7 +309,8 @@ def deploy(
         'prompt_tokens': model.config.default_prompt_tokens, 'prompt': meta['prompt'],
     }  # fmt: skip
     return write_checkpoint(
-        folder, model, pipeline, statistics, build_word_tokenizer([meta['prompt']]), dtype
+        folder, model, pipeline, statistics, build_word_tokenizer([meta['prompt']]), dtype,
+        {'simulation': meta['simulation']} if 'simulation' in meta else {},
     )
 
 
