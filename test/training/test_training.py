@@ -15,8 +15,7 @@ from pi0_ros.errors import Pi0RosError
 from pi0_ros.policy import Pi0Policy
 from pi0_ros.policy.config import Pi0Config
 from pi0_ros.policy.model import Pi0Model
-from pi0_ros.sim import expert
-from pi0_ros.sim.aloha_sim import AlohaSim
+from pi0_ros.sim import AlohaSim, expert, top_fovy_of
 from pi0_ros.training import demonstrate, evaluate, train
 
 POCKET = Path(pi0_ros.__file__).parent / 'checkpoints' / 'pocket'
@@ -146,7 +145,7 @@ def test_wilson_interval(successes, low, high):
 
 
 def test_the_pocket_checkpoint_does_the_task():
-    sim = AlohaSim()
+    sim = AlohaSim(top_fovy_deg=top_fovy_of(POCKET))
     policy = Pi0Policy.from_pretrained(POCKET, robot=sim.robot)
     episodes = [
         evaluate.run_episode(
