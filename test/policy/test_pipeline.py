@@ -150,6 +150,38 @@ def test_inspect_says_what_is_missing_for_a_robot(folder):
     assert any('14' in m and '7' in m for m in missing)
 
 
+def test_inspect_compares_the_actions_of_training_with_the_robots_limits(copy):
+    path = copy / 'norm_stats.json'
+    data = json.loads(path.read_text())
+    actions = data['norm_stats']['actions']
+    actions['q01'][1], actions['q99'][1] = 2.8, 3.2
+    path.write_text(json.dumps(data))
+
+    _, missing = describe(copy, ALOHA)
+
+    assert len(missing) == 1
+    assert 'left/shoulder: actions of training lie from 2.8 to 3.2' in missing[0]
+    assert '1.26 rad' in missing[0]
+
+
+@pytest.mark.parametrize('device', ['tpu', 'cuda:97'])
+def test_a_device_that_is_not_there_is_refused_by_name(folder, device):
+    with pytest.raises(Pi0RosError, match=f"device '{device}' cannot be used here"):
+        Pi0Policy.from_pretrained(folder, device=device)
+
+
+def test_b55_missing_and_unused_cameras_are_said_once(folder, caplog):
+    policy = Pi0Policy.from_pretrained(folder)
+    caplog.clear()
+    given = dict(observation().images)
+    given['cam_low'] = given.pop('cam_high')
+    for _ in range(3):
+        policy.predict(observation(images=given))
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert 'no picture of cam_high' in said[0] and 'cam_low' in said[1]
+
+
 @pytest.mark.parametrize('robot', ['wxai', 'aloha'])
 def test_made_checkpoints_run_on_their_robot(tmp_path, robot):
     robot = RobotSpec.load(robot)
