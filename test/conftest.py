@@ -2,13 +2,14 @@
 """Fixtures of every test: a ROS domain of the run's own, the optional reference data."""
 
 import os
-import random
 from pathlib import Path
 
 import pytest
 
+from pi0_ros.demo import free_domain
+
 # Before anything imports rclpy: two runs on one machine must not hear each other.
-os.environ.setdefault('ROS_DOMAIN_ID', str(random.SystemRandom().randrange(1, 100)))
+os.environ.setdefault('ROS_DOMAIN_ID', str(free_domain()))
 os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
 if os.environ.get('ROS_DISTRO') == 'humble':  # knows only the older variable
     os.environ.setdefault('ROS_LOCALHOST_ONLY', '1')
@@ -37,6 +38,6 @@ def shared_dir() -> Path:
 @pytest.fixture()
 def ros_domain(monkeypatch) -> int:
     """Give the test's processes a ROS domain of their own."""
-    domain = random.SystemRandom().randrange(1, 100)  # above, ports collide with ephemeral ones
+    domain = free_domain()
     monkeypatch.setenv('ROS_DOMAIN_ID', str(domain))
     return domain

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from safety_lab import (
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, String
 
+from pi0_ros.demo import free_domain
 from pi0_ros.safety.supervisor import SETTLED
 
 MOVING = [0, 3, 5, 7, 10, 12]  # joints that the sender swings
@@ -38,14 +38,10 @@ REST_BOUND_S = 1.0
 """Timeout (0.1 s) and braking (below 0.1 s) on a machine where every process is late."""
 
 
-def new_domain() -> int:
-    return random.SystemRandom().randrange(100, 200)
-
-
 @pytest.fixture(scope='module')
 def room():
     """One filter for the tests that leave it alive; each starts from the ready state."""
-    with lab(new_domain()) as room:
+    with lab(free_domain()) as room:
         room.start_filter()
         room.wait_for_state('ready', timeout=40.0)
         yield room
@@ -163,7 +159,7 @@ def test_a_sender_that_wakes_up_again_sends_nothing_old(fresh):
 
 
 def test_a_killed_filter_publishes_nothing_and_waits_for_enable_when_restarted():
-    with lab(new_domain()) as room:
+    with lab(free_domain()) as room:
         process = room.start_filter()
         room.wait_for_state('ready', timeout=30.0)
         start_motion(room)
@@ -221,7 +217,7 @@ def test_emergency_stop_is_heard_whatever_the_publisher_offers(qos):
         'reliable': QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE),
         'latched before the start': LATCHED,
     }[qos]
-    with lab(new_domain()) as room:
+    with lab(free_domain()) as room:
         button = room.node.create_publisher(Bool, 'emergency_stop', profile)
         if qos == 'latched before the start':
             button.publish(Bool(data=True))
@@ -393,7 +389,7 @@ def test_setpoints_arrive_whatever_the_publisher_offers(fresh, qos):
 
 def test_a_pose_of_zeros_is_no_pose_and_nothing_is_published():
     """Field report B16: a driver that has read nothing yet."""
-    with lab(new_domain()) as room:
+    with lab(free_domain()) as room:
         room.measured = np.zeros(14)
         room.start_filter()
         wait_for(lambda: 'safety_filter: joint states' in room.diagnostics, 20.0)
@@ -403,7 +399,7 @@ def test_a_pose_of_zeros_is_no_pose_and_nothing_is_published():
 
 
 def test_a_required_heartbeat_that_stops_latches_the_stop():
-    with lab(new_domain()) as room:
+    with lab(free_domain()) as room:
         room.start_filter(require_stop_heartbeat=True, stop_heartbeat_timeout=0.4)
         room.wait_for_state('ready', timeout=40.0)
         answer = room.enable()
@@ -441,7 +437,7 @@ def test_a_required_heartbeat_that_stops_latches_the_stop():
 )
 def test_a_signal_mid_motion_brings_the_arm_to_rest_and_ends_cleanly(signals):
     """Field report B38; ros2 launch passes on a SIGINT that the terminal has sent already."""
-    with lab(new_domain()) as room:
+    with lab(free_domain()) as room:
         process = room.start_filter()
         room.wait_for_state('ready', timeout=40.0)
         start_motion(room)
@@ -457,7 +453,7 @@ def test_a_signal_mid_motion_brings_the_arm_to_rest_and_ends_cleanly(signals):
 
 
 def test_deactivation_comes_to_rest_and_activation_starts_anew():
-    with lab(new_domain()) as room:
+    with lab(free_domain()) as room:
         room.start_filter()
         room.wait_for_state('ready', timeout=40.0)
         sender = start_motion(room)
@@ -501,7 +497,7 @@ def refused(*parameters: str, files=()) -> str:
     for path in files:
         command += ['--params-file', str(path)]
     result = subprocess.run(
-        command, cwd=ROOT, env=environment(new_domain()), text=True, capture_output=True,
+        command, cwd=ROOT, env=environment(free_domain()), text=True, capture_output=True,
         timeout=30,
     )  # fmt: skip
     assert result.returncode == 2, result.stderr
@@ -564,7 +560,7 @@ def test_arms_are_held_before_they_meet(fresh, raw):
 
 
 def test_a_check_that_is_switched_off_is_complained_about():
-    with lab(new_domain()) as room:
+    with lab(free_domain()) as room:
         room.start_filter(disabled_checks='collision')
         key = 'safety_filter: checks'
         wait_for(lambda: key in room.diagnostics, 20.0, 'the warning')

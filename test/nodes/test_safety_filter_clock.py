@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 
@@ -14,6 +13,7 @@ from safety_lab import NAMES, assert_inside_every_limit, lab, policy_units, wait
 from sensor_msgs.msg import JointState
 from setpoint_sender import swing
 
+from pi0_ros.demo import free_domain
 from pi0_ros.nodes.safety_filter import FilterTime
 
 
@@ -61,7 +61,7 @@ class Simulation:
 
 @pytest.fixture()
 def simulated():
-    with lab(random.SystemRandom().randrange(100, 200)) as room:
+    with lab(free_domain()) as room:
         simulation = Simulation(room)
         room.start_filter(use_sim_time=True)
         wait_for(lambda: room.statuses, 20.0, 'a status')

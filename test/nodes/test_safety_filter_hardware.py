@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import random
 
 import interbotix_messages
 import numpy as np
@@ -12,6 +11,8 @@ import pytest
 from safety_lab import NAMES, PERIOD, START, assert_inside_every_limit, lab, policy_units, wait_for
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
+
+from pi0_ros.demo import free_domain
 
 pytestmark = pytest.mark.skipif(
     bool(interbotix_messages.missing_tools()),
@@ -24,7 +25,7 @@ def driven():
     """Return a lab whose robot is the driver stand-in, and its latest report."""
     env = interbotix_messages.environment()
     report = {}
-    with lab(random.SystemRandom().randrange(100, 200)) as room:
+    with lab(free_domain()) as room:
         room.silent = {'left', 'right'}
         room.node.create_subscription(
             String, 'driver_report', lambda m: report.update(json.loads(m.data)), 10

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from pi0_ros.demo import free_domain
 
 SCRIPT = Path(__file__).with_name('network_cut.py')
 
@@ -29,7 +30,7 @@ def namespaces_are_permitted() -> bool:
 )
 def test_a_cable_that_is_pulled_mid_motion_leaves_the_arm_at_rest():
     """Field report B64: with the sender alive at the other end, and its messages lost."""
-    env = dict(os.environ, ROS_DOMAIN_ID=str(random.SystemRandom().randrange(100, 200)))
+    env = dict(os.environ, ROS_DOMAIN_ID=str(free_domain()))
     env.pop('_ROS_WHEELS_BOOTSTRAP_COMPLETE', None)
     result = subprocess.run(
         ['unshare', '-Urn', sys.executable, str(SCRIPT)],

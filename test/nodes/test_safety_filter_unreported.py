@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 
 import numpy as np
@@ -14,10 +13,12 @@ from safety_lab import NAMES, START, assert_inside_every_limit, lab, policy_unit
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, String
 
+from pi0_ros.demo import free_domain
+
 
 @pytest.fixture(scope='module')
 def room():
-    with lab(random.SystemRandom().randrange(100, 200)) as room:
+    with lab(free_domain()) as room:
         room.start_filter()
         room.wait_for_state('ready', timeout=30.0)
         yield room
