@@ -61,6 +61,9 @@ RANDOM_WEIGHTS = (
     'These are random weights: the arms wander. Nothing was learned, so no task is done.'
 )
 
+RANDOM = 'random'
+"""Instead of a checkpoint: make a tiny one with random weights."""
+
 EXIT_FAILED = 1
 
 
@@ -74,7 +77,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add('--seconds', type=float, default=20.0, help='simulated seconds to run (default 20)')
     add('--out', type=Path, default=Path('demo_out'), help='folder for the results')
     add('--seed', type=int, default=0, help='of the cube and of the random weights')
-    add('--checkpoint', default='', help='checkpoint to run; default: a tiny random one')
+    add(
+        '--checkpoint', default='',
+        help="checkpoint to run, or 'random' for a tiny one with random weights; default: the "
+        'pocket pi0 that comes with the package, where robot and task are its own, else random',
+    )  # fmt: skip
     add('--policy', default='', help="another policy than pi0, as 'package.module:factory'")
     add('--prompt', default='', help='instruction (default: the task in words)')
     add('--robot', default='aloha', help='robot name or YAML file: two arms of six joints')
@@ -99,11 +106,14 @@ def run(args: argparse.Namespace) -> int:
     if not args.seconds > 0.0:
         raise Pi0RosError(f'--seconds is {args.seconds}; give a number above 0')
     robot = RobotSpec.load(args.robot)
+    if not args.checkpoint and not args.policy:
+        args.checkpoint = default_checkpoint(args.task, args.robot)
     hub_id = args.checkpoint.count('/') == 1 and args.checkpoint[0] not in '/.~'
-    if args.checkpoint and not hub_id and not Path(args.checkpoint).expanduser().exists():
+    named = args.checkpoint and args.checkpoint != RANDOM and not hub_id
+    if named and not Path(args.checkpoint).expanduser().exists():
         raise Pi0RosError(
-            f"checkpoint '{args.checkpoint}' does not exist; give a directory, or leave "
-            '--checkpoint out for a tiny random one'
+            f"checkpoint '{args.checkpoint}' does not exist; give a directory, or "
+            f"'{RANDOM}' for a tiny one with random weights"
         )
     domain = free_domain()
     os.environ.update(ros_environment(domain))
@@ -185,6 +195,13 @@ def _run(args, robot: RobotSpec, domain: int, out: Path, console) -> int:
 # -- preparation ------------------------------------------------------------------------------
 
 
+def default_checkpoint(task: str, robot: str) -> str:
+    """Return the pocket pi0 that comes with this package for its task and robot, else 'random'."""
+    if (task, robot) == ('transfer_cube', 'aloha'):
+        return str(Path(__file__).parent / 'checkpoints' / 'pocket')
+    return RANDOM
+
+
 def free_domain() -> int:
     """Return a random ROS domain whose first port nobody on this machine uses."""
     domains = list(range(1, LAST_DOMAIN + 1))
@@ -235,7 +252,7 @@ def prepare_folder(out: Path) -> Path:
 
 def _checkpoint(args, out: Path, console) -> tuple[str, bool]:
     """Return the checkpoint to run and whether its weights are random."""
-    if args.checkpoint or args.policy:
+    if args.checkpoint != RANDOM:
         return args.checkpoint, False
     path = out / f'checkpoint_tiny_{args.seed}'
     if not (path / 'config.json').is_file():

@@ -28,6 +28,9 @@ POSITION_TOLERANCE = 1e-6
 FRAME_SIZE = (360, 480)
 """Height and width of the animation [px]: the top camera's view, larger than the policy sees."""
 
+DRAWN_FOVY_DEG = 60.0
+"""Vertical field of view of the animation: table and both grippers; the scene's 78 show floor."""
+
 FRAME_PERIOD_S = 0.1
 PATH_COLOURS = ((86, 190, 255), (255, 166, 64))
 """Predicted path of the left and of the right gripper."""
@@ -253,9 +256,9 @@ def animate_top_camera(
     """
     from PIL import Image
 
-    from pi0_ros.sim import TABLE_FOVY_DEG, AlohaSim
+    from pi0_ros.sim import AlohaSim
 
-    sim = AlohaSim(task, robot, top_fovy_deg=TABLE_FOVY_DEG)
+    sim = AlohaSim(task, robot, top_fovy_deg=DRAWN_FOVY_DEG)
     height, width = FRAME_SIZE
     times = np.array([t for t, _ in run.states])
     frames, palette = [], None

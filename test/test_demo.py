@@ -18,9 +18,17 @@ import numpy as np
 import pytest
 
 from pi0_ros.bringup import Process
-from pi0_ros.demo import LAST_DOMAIN, free_domain, prepare_folder
+from pi0_ros.demo import (
+    DEFAULT_PROMPT,
+    LAST_DOMAIN,
+    RANDOM,
+    default_checkpoint,
+    free_domain,
+    prepare_folder,
+)
 from pi0_ros.demo_report import limit_violations
 from pi0_ros.errors import Pi0RosError
+from pi0_ros.policy import Pi0Policy
 from pi0_ros.robot import RobotSpec
 from pi0_ros.supervisor import STOP_BOUNDS_S, ProcessDied, Supervisor
 
@@ -257,7 +265,7 @@ SWAY = ('--policy', 'demo_policies:sway')
 
 
 def test_demo_leaves_every_result_and_no_process(demo):
-    process, out = demo('--seconds', '6', '--seed', '2')  # a tiny pi0 with random weights
+    process, out = demo('--seconds', '6', '--seed', '2', '--checkpoint', 'random')
     wait_until_running(process)
     pids = node_pids(process)
     assert {'sim_robot', 'safety_filter', 'policy_node'} <= set(pids)
@@ -289,6 +297,14 @@ def test_demo_leaves_every_result_and_no_process(demo):
     assert summary['random_weights']
     assert 'random weights: the arms wander' in text
     assert (out / 'checkpoint_tiny_2' / 'model.safetensors').is_file()
+
+
+def test_the_pocket_pi0_runs_where_it_was_trained_for():
+    assert Pi0Policy.from_pretrained(default_checkpoint('transfer_cube', 'aloha')).prompt == (
+        DEFAULT_PROMPT['transfer_cube']
+    )
+    assert default_checkpoint('insertion', 'aloha') == RANDOM
+    assert default_checkpoint('transfer_cube', 'my_robot.yaml') == RANDOM
 
 
 def test_death_of_the_policy_ends_with_the_filters_reason(demo):
