@@ -16,7 +16,8 @@ run in step with the ticks; setpoints in between are then interpolated, as they 
 Haste. The first setpoint of a new chunk is handed out at once, up to one tick earlier than usual;
 the tick of its slot then finds it sent. There is one setpoint a slot as ever, in the same order.
 At most one setpoint in ``HASTE_EVERY`` may do so: the safety filter reads the sender's time from
-the earliest arrivals, and leaves that many out of account.
+the earliest arrivals, and leaves that many out of account. In simulated time there is no hurry: a
+simulator in lock step waits for one setpoint a tick.
 
 Holding. When a chunk is used up before the next one arrives, the last setpoint is repeated every
 tick (the arm stands, the stream lives), and the next chunk starts from there. ``clear`` ends the
@@ -98,11 +99,12 @@ class ChunkExecutor:
     :param execution_horizon: rows of a chunk, counted from its observation, after which the next
         chunk should be there.
     :param lead: how far ahead of its due time a setpoint is handed out [s].
+    :param haste: whether a new chunk's first setpoint is handed out before its tick.
     """
 
     def __init__(
         self, dof: int, control_rate: float, policy_rate: float, stitcher: Stitcher,
-        execution_horizon: int = 25, lead: float | None = None,
+        execution_horizon: int = 25, lead: float | None = None, haste: bool = True,
     ):  # fmt: skip
         if not (control_rate > 0.0 and policy_rate > 0.0):
             raise Pi0RosError(f'rates {control_rate} and {policy_rate} Hz must be positive')
@@ -112,6 +114,7 @@ class ChunkExecutor:
         self.rows_per_tick = self.period / self.row_dt
         self.lead = 2 * self.period if lead is None else lead
         self.execution_horizon = execution_horizon
+        self._hurries = haste
         self.stitcher = stitcher
         self._lock = threading.Lock()
         self._sent: deque[Setpoint] = deque(maxlen=math.ceil(HISTORY_S * control_rate))
@@ -162,7 +165,7 @@ class ChunkExecutor:
             if self._anchor is None:
                 self._anchor, self._tick = now + self.lead, 0
             else:
-                self._haste = self._since_haste >= HASTE_EVERY
+                self._haste = self._hurries and self._since_haste >= HASTE_EVERY
             return True
 
     def clear(self) -> None:

@@ -375,7 +375,7 @@ class PolicyNode(ManagedNode):
         self._executor = ChunkExecutor(
             self.robot.dof, settings.control_rate, settings.policy_rate,
             make_stitcher(settings.stitching, settings.blend_ticks),
-            settings.execution_horizon, settings.setpoint_lead,
+            settings.execution_horizon, settings.setpoint_lead, haste=not self.clock.simulated,
         )  # fmt: skip
         self._buffer = ObservationBuffer(self.robot, settings.max_age, settings.max_skew)
         self._spreads = deque(maxlen=SPREADS * max(len(self.robot.cameras), 1))

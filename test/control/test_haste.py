@@ -44,6 +44,17 @@ def test_the_first_setpoint_of_a_chunk_leaves_when_the_chunk_comes(phase):
     assert all(-1e-9 <= s.due - at - LEAD <= PERIOD + 1e-9 for at, s in sent)
 
 
+def test_in_simulated_time_it_waits_for_its_tick():
+    executor = ChunkExecutor(1, 1 / PERIOD, 1 / PERIOD, Switch(), 25, LEAD, haste=False)
+    executor.install(chunk(0), 0.0)
+    assert len(executor.poll(0.0)) == 1
+    for tick in range(1, 40):
+        assert len(executor.poll(tick * PERIOD)) == 1
+    executor.install(chunk(1, 0.75), 39.5 * PERIOD)
+    assert executor.poll(39.5 * PERIOD) == []
+    assert [s.sequence for s in executor.poll(40 * PERIOD)] == [1]
+
+
 def test_the_tick_does_not_send_it_again():
     _, sent = send([0.0, 0.411], 1.0)
     np.testing.assert_allclose(np.diff([s.due for _, s in sent]), PERIOD, atol=1e-9)
