@@ -179,14 +179,16 @@ class ObservationBuffer:
     # -- inputs -----------------------------------------------------------------------------------
 
     def add_image(
-        self, camera: str, stamp_ns: int, rgb: Picture, received_ns: int | None = None
-    ) -> None:
+        self, camera: str, stamp_ns: int, rgb_or_callable: Picture,
+        received_ns: int | None = None,
+    ) -> None:  # fmt: skip
         """
         Take a picture.
 
         :param camera: one of ``robot.cameras``.
         :param stamp_ns: the header's stamp; 0 means unset, and the picture is refused.
-        :param rgb: uint8 [H, W, 3], or a callable that returns it when an inference needs it.
+        :param rgb_or_callable: uint8 [H, W, 3], or a callable that returns it when an inference
+            needs it.
         :param received_ns: when it arrived, on the same clock as ``now_ns`` of :meth:`latest`;
             used for diagnosis only.
         :raises Pi0RosError: for a camera that the robot does not have.
@@ -198,8 +200,8 @@ class ObservationBuffer:
         with self._lock:
             self._version += 1
             stream.received = received_ns
-            if not callable(rgb):
-                fault = _picture_fault(rgb)
+            if not callable(rgb_or_callable):
+                fault = _picture_fault(rgb_or_callable)
                 if fault:
                     stream.refuse(fault)
                     return
@@ -208,7 +210,7 @@ class ObservationBuffer:
                 return
             if newest is not None and stamp_ns < newest:
                 stream.frames.clear()
-            stream.frames.append(_Frame(int(stamp_ns), rgb, received_ns))
+            stream.frames.append(_Frame(int(stamp_ns), rgb_or_callable, received_ns))
 
     def add_joints(
         self,
@@ -402,8 +404,8 @@ class ObservationBuffer:
                 name: camera.frames[-1].stamp if camera.frames else None
                 for name, camera in self._cameras.items()
             }
-            stamps = [track.newest for track in self._tracks.values() if track.stamps]
-            newest[JOINTS] = min(stamps) if stamps else None
+            tracks = self._freshest().values()
+            newest[JOINTS] = min((track.newest for track in tracks), default=None)
         return {
             name: None if stamp is None else (now_ns - stamp) / NANOSECONDS
             for name, stamp in newest.items()
@@ -418,8 +420,8 @@ class ObservationBuffer:
         """
         with self._lock:
             stamps = {n: [f.stamp for f in c.frames] for n, c in self._cameras.items()}
-            tracks = [track for track in self._tracks.values() if track.stamps]
-            slowest = min(tracks, key=lambda track: track.newest) if tracks else None
+            tracks = self._freshest().values()
+            slowest = min(tracks, key=lambda track: track.newest, default=None)
             stamps[JOINTS] = list(slowest.stamps) if slowest else []
             counts = {n: dict(c.counts) for n, c in self._cameras.items()}
             counts[JOINTS] = dict(self._joints.counts)
@@ -528,18 +530,22 @@ class ObservationBuffer:
             return f'{stream.fault}; {problem}'
         return problem
 
-    def _joint_problem(self, now_ns: int) -> str:
-        tracks = [track for track in self._tracks.values() if track.stamps]
-        if not tracks:
-            if not self._joints.seen:
-                return self._useless or 'never seen'
-            return self._joints.fault or 'no positions since the clock was reset'
+    def _freshest(self) -> dict[int, JointTrack]:
+        """Return for each joint seen the messages that its newest sample is in."""
         newest: dict[int, JointTrack] = {}
-        for track in tracks:
-            for index in track.indices.tolist():
+        for track in self._tracks.values():
+            for index in track.indices.tolist() if track.stamps else ():
                 known = newest.get(index)
                 if known is None or known.newest < track.newest:
                     newest[index] = track
+        return newest
+
+    def _joint_problem(self, now_ns: int) -> str:
+        newest = self._freshest()
+        if not newest:
+            if not self._joints.seen:
+                return self._useless or 'never seen'
+            return self._joints.fault or 'no positions since the clock was reset'
         names = self._names
         missing = [names[i] for i in range(len(names)) if i not in newest]
         if missing:

@@ -289,16 +289,13 @@ class SafetySupervisor:
         self._stop(f'motor error: {text}', self._pose)
 
     def reset(self, now: float) -> tuple[bool, str]:
-        """Clear a latched stop, once the command stands; a new steady pose is needed then."""
+        """Clear a latched stop, once the command stands; the gate opens at the pose of that time."""
         if self.state is not State.STOPPED:
             return False, f'nothing to reset: {self.state.value}'
         if self._commanded and not self._filter.at_rest:
             return False, 'still braking; try again'
         self._commanded = False
         self._ease_to = None
-        self._pose = None
-        self._pose_at = -math.inf
-        self._restart_steadiness()
         self._playout.flush()
         self._go(State.WAITING, 'reset; waiting for a steady measured pose')
         return True, 'reset; enable to move'

@@ -397,6 +397,17 @@ def test_b14_partial_messages_are_merged_each_with_its_own_time(buffer):
     assert 'waist' not in problems['joint_states']
 
 
+def test_b14_the_age_is_that_of_the_oldest_joint_not_of_messages_that_no_longer_come(buffer):
+    names = ROBOT.state_names
+    buffer.add_joints(ns(0.0), names[:6], POSE[:6])
+    buffer.add_joints(ns(0.0), names[6:], POSE[6:])
+    buffer.add_joints(ns(5.0), names, POSE)
+    assert buffer.ages(ns(5.1))['joint_states'] == pytest.approx(0.1)
+    assert buffer.stats(ns(5.1))['joint_states']['age'] == pytest.approx(0.1)
+    buffer.add_joints(ns(6.0), names[:6], POSE[:6])
+    assert buffer.ages(ns(6.0))['joint_states'] == pytest.approx(1.0)
+
+
 def test_b15_both_gripper_entries_give_the_same_opening():
     radian = ROBOT
     arms = tuple(

@@ -385,6 +385,14 @@ def test_reset_is_refused_while_it_brakes_and_needs_enable_afterwards():
     assert np.abs(np.array(lab.commands) - moved).max() < 1e-9
 
 
+def test_enable_right_after_reset_is_granted_to_an_arm_that_stood_still():
+    lab = Lab().active()
+    lab.supervisor.stop(lab.now)
+    lab.tick(50)
+    assert lab.supervisor.reset(lab.now)[0]
+    assert lab.supervisor.enable(lab.now)[0]
+
+
 def test_nothing_queued_before_a_stop_is_played_after_it():
     lab = Lab().active()
     for k in range(20):
