@@ -329,6 +329,37 @@ class Motion:
         }
 
 
+METRES = 0.07
+"""No finger of ALOHA's grippers opens further [m]; a fraction of the opening goes to 1 (B50)."""
+
+
+class Openings:
+    """How far the grippers opened, where the policy takes a fraction of the opening (0..1)."""
+
+    def __init__(self, robot):
+        self._names = {
+            index: robot.joint_names[index]
+            for index, gripper in robot.grippers.items()
+            if gripper.policy_space == 'normalized'
+        }
+        self._ranges = dict.fromkeys(self._names, (np.inf, -np.inf))
+
+    def add(self, state) -> None:
+        """Take a state [dof] in the policy's space."""
+        for index, (low, high) in self._ranges.items():
+            value = float(state[index])
+            self._ranges[index] = min(low, value), max(high, value)
+
+    def remarks(self) -> list[str]:
+        """Return a sentence for each gripper that moved only as if it were told in metres."""
+        return [
+            f'{self._names[index]}: its opening goes from {low:.3f} to {high:.3f} only, of 0 to 1; '
+            "if these are metres, say so in the robot's YAML (measured: unit: m)"
+            for index, (low, high) in self._ranges.items()
+            if 0.0 <= low and high <= METRES and high - low > 0.1 * METRES
+        ]
+
+
 class Problems:
     """Why an observation was refused, or remarked upon: counts and the first sentence."""
 

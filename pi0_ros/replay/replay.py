@@ -57,6 +57,7 @@ from pi0_ros.replay.metrics import (
     ChunkErrors,
     Histogram,
     Motion,
+    Openings,
     Problems,
     Series,
     Stream,
@@ -231,6 +232,7 @@ class _Run:
         self.digest = hashlib.sha256()
         self.digests: list[str] = []
         self.gate: list[dict] = []
+        self.openings = Openings(robot)
         self.pending: deque[ActionChunk] = deque()
         self.tail: deque = deque()  # chunks that come later than their observation
         window = 1.0 if policy is None else 6.0  # s; a chunk is compared when it has passed
@@ -579,6 +581,7 @@ class _Run:
         observation = replace(observation, prompt=self.prompt)
         if self.prompt not in self.prompts and len(self.prompts) < 20:
             self.prompts.append(self.prompt)
+        self.openings.add(observation.state)
         self.ages.add((now_ns - observation.stamp_ns) / SECOND)
         stamps = list(observation.image_stamps_ns.values())
         self.skews.add((max(stamps) - min(stamps)) / SECOND)
@@ -840,7 +843,7 @@ class _Run:
             notes.append(f'recorded commands: {", ".join(commands.topics)}, in command units')
         if self.rollout.note:
             notes.append(self.rollout.note)
-        return notes
+        return [*notes, *self.openings.remarks()]
 
     def _gate(self) -> dict:
         gate = self.rollout.gate()

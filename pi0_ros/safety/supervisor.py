@@ -289,7 +289,7 @@ class SafetySupervisor:
         self._stop(f'motor error: {text}', self._pose)
 
     def reset(self, now: float) -> tuple[bool, str]:
-        """Clear a latched stop, once the command stands; the gate opens at the pose of that time."""
+        """Clear a latched stop, once the command stands; :meth:`enable` opens the gate anew."""
         if self.state is not State.STOPPED:
             return False, f'nothing to reset: {self.state.value}'
         if self._commanded and not self._filter.at_rest:

@@ -24,6 +24,7 @@ from bags import (
 from pi0_ros.errors import Pi0RosError
 from pi0_ros.replay import BagError, replay
 from pi0_ros.replay.report import to_json
+from pi0_ros.resources import share_path
 from pi0_ros.robot import RobotSpec
 
 ROBOT = RobotSpec.load('aloha')
@@ -384,3 +385,20 @@ def test_summary_is_strict_json(tmp_path):
     again = json.loads(to_json(result.summary))
     assert again['verdict'] == result.verdict
     assert again['options']['end'] is None
+
+
+def test_b50_an_opening_in_metres_where_a_fraction_is_expected_is_reported(tmp_path):
+    text = share_path('config/robots/aloha.yaml').read_text()
+    assert text.count('{joint: gripper, unit: rad}') == 1
+    yaml = tmp_path / 'metres.yaml'
+    measured = '{joint: gripper, unit: '
+    yaml.write_text(text.replace(f'{measured}rad}}', f'{measured}normalized}}'))
+    for opening, told in ((0.057, True), (0.9, False)):
+        messages = aloha_messages(ROBOT, 3.0)
+        for _, kind, time_ns, message in messages:
+            if kind == 'sensor_msgs/msg/JointState':
+                share = 0.5 - 0.5 * np.cos(4.0 * (time_ns - messages[0][2]) / 1e9)
+                message.position[message.name.index('gripper')] = opening * share
+        path = write_bag(tmp_path / f'bag{told}', messages)
+        notes = replay(path, StillPolicy(), RobotSpec.load(yaml)).summary['notes']
+        assert any('left/gripper: its opening goes from 0.0' in note for note in notes) == told
