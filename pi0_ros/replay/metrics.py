@@ -353,7 +353,7 @@ class Openings:
     def remarks(self) -> list[str]:
         """Return a sentence for each gripper that moved only as if it were told in metres."""
         return [
-            f'{self._names[index]}: its opening goes from {low:.3f} to {high:.3f} only, of 0 to 1; '
+            f'{self._names[index]}: its opening goes from {low:.3f} to {high:.3f}, of 0 to 1; '
             "if these are metres, say so in the robot's YAML (measured: unit: m)"
             for index, (low, high) in self._ranges.items()
             if 0.0 <= low and high <= METRES and high - low > 0.1 * METRES
